@@ -154,6 +154,47 @@ fn what_a_rebuild_can_not_have_is_told_until_it_is_written_again() {
     }
 }
 
+/// What is lost is the same in another shape, whether it moves while the array is stopped or served.
+#[test]
+fn what_is_lost_stays_lost_in_another_shape() {
+    let (array, image) = with_rotten_blocks(&[0, 4, 8]);
+    array.remove(&[1]);
+    let server = Server::start_members(&array, &array.without(&[1]), &["--degraded"]);
+    let new = array.path("new");
+    let _ = ask(&array, &["add", "--size", "16M", new.to_str().unwrap()]).success();
+    let _ = ask(&array, &["wait"]).code_is(1);
+    let _ = server.stop();
+    let members = [array.members()[0].clone(), new, array.members()[2].clone()];
+    let lost = [1, 8, 16, 17].map(|block| block * BLOCK);
+    let told = "16 KiB of the array are lost, bytes 4096 to 8192, 32768 to 36864 and 65536 to 73728";
+
+    let paths = members.iter().map(|member| member.to_str().unwrap());
+    let _ = binary::uraid(["reshape", "--layout", "right-asymmetric"].into_iter().chain(paths)).success();
+    assert!(examine(&members, &[]).contains(told), "stopped");
+    let (events, hook) = Events::new(&array);
+    let options = ["--reshape-limit", "4M", "--on-event", hook.to_str().unwrap()];
+    let server = Server::start_members(&array, &members, &options);
+    assert_lost(&mut server.connect(), &image, &lost);
+    let more = array.path("more");
+    std::fs::File::create(&more).unwrap().set_len(MEMBER_BYTES as u64).unwrap();
+    let _ = ask(&array, &["reshape", "--add", more.to_str().unwrap()]).success();
+    assert_lost(&mut server.connect(), &image, &lost);
+    assert!(ask(&array, &["status"]).success().text().contains(told), "served, between two shapes");
+    let _ = ask(&array, &["set", "--reshape-limit", "none"]).success();
+    let ended = ask(&array, &["wait"]).code_is(1).stderr;
+    assert!(ended.contains(told), "{ended}");
+    let mut client = server.connect();
+    assert_lost(&mut client, &image, &lost);
+    for at in lost {
+        client.write(at, &image[at..at + BLOCK]);
+    }
+    client.flush();
+    let _ = events.until("content-restored");
+    assert_eq!(ask(&array, &["wait"]).success().text(), "whole: survives 1 more failure\n");
+    assert_same(&read_export(server.uri())[..image.len()], &image, "all of it");
+    let _ = server.stop();
+}
+
 /// A member whose list can't be read is left out, and looking at it says so.
 #[test]
 fn a_damaged_list_is_said_by_name() {

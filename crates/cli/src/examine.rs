@@ -11,8 +11,8 @@ use uraid_io::badblocks;
 use uraid_io::engine::survives;
 use uraid_io::format::badblocks::{BadBlocks, Damaged, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, Reshape, SlotState, Superblock};
-use uraid_io::lost;
 use uraid_io::member::Access;
+use uraid_io::{lost, lost_between};
 use uraid_layout::{Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Spec};
 use uraid_serve::clock::now;
 use uraid_serve::health::{RANGES_TOLD, SCRUB_OWED, ranges};
@@ -182,10 +182,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         counted.filter_map(|(member, (_, list))| Some((MemberIndex(member.slot), list.ok()?))).collect();
     let missing = MemberSet::all(superblock.slots.len()).minus(lists.iter().map(|&(slot, _)| slot).collect());
     let (shapes, lost_members) = (superblock.shapes(), missing.union(verdict.rebuilding()));
-    // Between two shapes there is no one place for content.
-    let has_shape = superblock.reshape.is_none();
-    let lost = || lost_of(geometry, lost_members, &lists, are_listed);
-    let lost = has_shape.then(lost).flatten();
+    let lost = lost_of(&verdict, lost_members, &lists, are_listed);
     members.sort_by_key(|member| member.slot);
     Ok(Report {
         uuid: superblock.array,
@@ -218,7 +215,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
 /// What is lost in an array of which some members are missing or incomplete, and the others have such bad blocks; with
 /// every range if they `are_listed`.
 fn lost_of(
-    geometry: &Geometry,
+    verdict: &Verdict,
     missing: MemberSet,
     lists: &[(MemberIndex, BadBlocks)],
     are_listed: bool,
@@ -227,7 +224,11 @@ fn lost_of(
         let found = lists.iter().find(|(member, _)| *member == slot);
         found.map_or_else(BadBlocks::default, |(_, list)| list.clone())
     };
-    LostContent::of(&lost(geometry, missing, &list), if are_listed { usize::MAX } else { RANGES_TOLD })
+    let lost = match verdict.superblock.course().zip(verdict.superblock.reshape) {
+        Some((course, reshape)) => lost_between(&course, &reshape, missing, &list),
+        None => lost(&verdict.geometry, missing, &list),
+    };
+    LostContent::of(&lost, if are_listed { usize::MAX } else { RANGES_TOLD })
 }
 
 impl ReshapeReport {

@@ -660,8 +660,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// The array's sectors that nobody has, as far as the lists of bad blocks say: ascending.
     pub fn lost(&self) -> Rc<[Range<Lba>]> {
-        let Parts { bad, members, .. } = &self.core.sides.below;
-        bad.lost(self.geometry(), members.record().lost())
+        self.core.sides.lost()
     }
 
     /// How far rebuilding has come, where something is to be rebuilt.

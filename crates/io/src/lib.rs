@@ -34,4 +34,4 @@ pub mod superblock;
 pub mod xor;
 
 pub use error::Error;
-pub use lost::lost;
+pub use lost::{lost, lost_between};

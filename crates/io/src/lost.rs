@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use uraid_layout::repair::Repair;
-use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Owner, Sectors};
+use uraid_layout::reshape::Course;
+use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Owner, Sectors, StripeId};
 
 use crate::format::BLOCK;
 use crate::format::badblocks::{BadBlocks, Lack};
+use crate::format::superblock::Reshape;
 
 /// The array's sectors that nobody has, ascending, where `missing` members are not there or don't have their content
 /// yet, and the others lack what is in their lists. A missing member's list counts for nothing; what is lost because
@@ -19,35 +21,15 @@ use crate::format::badblocks::{BadBlocks, Lack};
 pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) -> BadBlocks) -> Vec<Range<Lba>> {
     let present = geometry.all_members().minus(missing);
     let lists: BTreeMap<MemberIndex, BadBlocks> = present.iter().map(|member| (member, list(member))).collect();
-    let beside = Repair::partial(geometry, missing);
-    // By map, and what is lacking there.
-    let mut repairs: BTreeMap<(usize, Vec<Cell>), Repair> = BTreeMap::new();
+    let mut finder =
+        Finder { geometry, lists: &lists, beside: Repair::partial(geometry, missing), repairs: BTreeMap::new() };
     let mut lost: Vec<Range<Lba>> = Vec::new();
     for (&member, list) in &lists {
         let runs = [Lack::Absent, Lack::Unread].into_iter().flat_map(|lack| list.all(lack));
         for sectors in runs.flat_map(blocks) {
             let at = Location { member, sector: sectors.start };
             let Some((stripe, _, start)) = geometry.cell_at(at) else { continue };
-            let len = sectors.end.0 - sectors.start.0;
-            let lacks = |cell: &Cell| {
-                let (member, sectors) = geometry.columns(stripe, *cell, start, Sectors(len));
-                lists.get(&member).is_some_and(|list| list.touches(&sectors))
-            };
-            let cells = (0_u16..).map(Cell).take(geometry.map(stripe).cells());
-            let lacking: Vec<Cell> = cells.filter(lacks).collect();
-            let repair = repairs
-                .entry((geometry.map_index(stripe), lacking))
-                .or_insert_with_key(|(_, lacking)| beside.beside(geometry, stripe, lacking.iter().copied()));
-            // With parity, what it would be needed for is lost, too.
-            for &cell in geometry.map(stripe).data() {
-                let (member, sectors) = geometry.columns(stripe, cell, start, Sectors(len));
-                let is_there = !repair.lacks(geometry, stripe, cell);
-                let owner = geometry.owner(Location { member, sector: sectors.start });
-                let Some(Owner::Data(lba)) = owner.filter(|_| !is_there) else { continue };
-                if !repair.has(geometry, stripe, cell) && beside.has(geometry, stripe, cell) {
-                    lost.push(lba..Lba(lba.0 + len));
-                }
-            }
+            finder.look(stripe, start, Sectors(sectors.end.0 - sectors.start.0), &mut lost);
         }
     }
     lost.sort_by_key(|range| range.start);
@@ -59,6 +41,86 @@ pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) 
         is_adjacent
     });
     lost
+}
+
+/// The same of an array that is on its way from one shape to another: what content that has moved lacks in one of them,
+/// and what the rest lacks in the other. Of a window that is saved nothing is told.
+#[must_use]
+pub fn lost_between(
+    course: &Course,
+    reshape: &Reshape,
+    missing: MemberSet,
+    list: &dyn Fn(MemberIndex) -> BadBlocks,
+) -> Vec<Range<Lba>> {
+    let moving = course.ahead(reshape.mark, course.heading(reshape.is_back), reshape.saved);
+    let (start, end) = moving.map_or((reshape.mark, reshape.mark), |moving| (moving.start, moving.end));
+    let [below, above] = [course.below(), course.above()].map(|shape| lost(shape, missing, list));
+    clip(&below, &(Lba(0)..start)).into_iter().chain(clip(&above, &(end..Lba(course.kept().0)))).collect()
+}
+
+/// What these ranges have of another one.
+pub(crate) fn clip(ranges: &[Range<Lba>], within: &Range<Lba>) -> Vec<Range<Lba>> {
+    let clipped = ranges.iter().map(|range| range.start.max(within.start)..range.end.min(within.end));
+    clipped.filter(|range| !range.is_empty()).collect()
+}
+
+struct Finder<'a> {
+    geometry: &'a Geometry,
+    lists: &'a BTreeMap<MemberIndex, BadBlocks>,
+    /// What is had without the missing members, and nothing lacking.
+    beside: Repair,
+    /// By map, and what is lacking there.
+    repairs: BTreeMap<(usize, Vec<Cell>), Repair>,
+}
+
+impl Finder<'_> {
+    /// Adds what is lost of columns within a block in which some member lacks something.
+    fn look(&mut self, stripe: StripeId, start: Sectors, len: Sectors, lost: &mut Vec<Range<Lba>>) {
+        let lacking = self.lacking(stripe, start, len);
+        // Others may lack only some of these columns.
+        let is_partial = (start.0..start.0 + len.0).any(|at| self.lacking(stripe, Sectors(at), Sectors(1)) != lacking);
+        if !is_partial {
+            return self.look_at(stripe, start, len, lacking, lost);
+        }
+        for at in (start.0..start.0 + len.0).map(Sectors) {
+            let lacking = self.lacking(stripe, at, Sectors(1));
+            self.look_at(stripe, at, Sectors(1), lacking, lost);
+        }
+    }
+
+    /// The cells that lack some of these columns.
+    fn lacking(&self, stripe: StripeId, start: Sectors, len: Sectors) -> Vec<Cell> {
+        let lacks = |cell: &Cell| {
+            let (member, sectors) = self.geometry.columns(stripe, *cell, start, len);
+            self.lists.get(&member).is_some_and(|list| list.touches(&sectors))
+        };
+        (0_u16..).map(Cell).take(self.geometry.map(stripe).cells()).filter(lacks).collect()
+    }
+
+    /// The same of columns in all of which these cells are lacking.
+    fn look_at(
+        &mut self,
+        stripe: StripeId,
+        start: Sectors,
+        len: Sectors,
+        lacking: Vec<Cell>,
+        lost: &mut Vec<Range<Lba>>,
+    ) {
+        let Self { geometry, beside, repairs, .. } = self;
+        let repair = repairs
+            .entry((geometry.map_index(stripe), lacking))
+            .or_insert_with_key(|(_, lacking)| beside.beside(geometry, stripe, lacking.iter().copied()));
+        // With parity, what it would be needed for is lost, too.
+        for &cell in geometry.map(stripe).data() {
+            let (member, sectors) = geometry.columns(stripe, cell, start, len);
+            let is_there = !repair.lacks(geometry, stripe, cell);
+            let owner = geometry.owner(Location { member, sector: sectors.start });
+            let Some(Owner::Data(lba)) = owner.filter(|_| !is_there) else { continue };
+            if !repair.has(geometry, stripe, cell) && beside.has(geometry, stripe, cell) {
+                lost.push(lba..Lba(lba.0 + len.0));
+            }
+        }
+    }
 }
 
 /// Cuts a run of sectors at blocks.

@@ -73,11 +73,11 @@ pub fn recover<D: Disk>(
 fn bring_back<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, RecoverError> {
     let own = assembled.superblocks();
     let paths = (0..).map(MemberIndex).take(own.len()).map(|slot| assembled.losses.path(slot)).collect();
-    let mut members = Members::new(assembled.disk, own, paths, Vec::new());
+    let mut members = Members::new(assembled.disk, own, assembled.bad_blocks, paths, Vec::new());
     let is_back = members.reshape().is_back;
     restore(&mut members, is_back).map_err(|error| RecoverError::Saved { reason: chain(&error) })?;
-    let (disk, own) = members.into_record();
-    Ok(Assembled { disk, record: Record::new(own), is_recovered: true, ..assembled })
+    let (disk, own, bad_blocks) = members.into_record();
+    Ok(Assembled { disk, record: Record::new(own), bad_blocks, is_recovered: true, ..assembled })
 }
 
 /// An error with its causes.

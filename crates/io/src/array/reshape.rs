@@ -14,6 +14,7 @@ mod copied;
 mod error;
 mod exchange;
 mod files;
+pub(crate) mod lacking;
 pub(super) mod members;
 pub(crate) mod moving;
 mod plan;
@@ -27,10 +28,11 @@ use std::path::PathBuf;
 
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::{Course, Window};
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
 use super::assemble::{Assembled, catch_up, taken_over};
+use super::badblocks::{LostList, read_lists};
 use super::bitmap::bitmap_writes;
 use super::blocking::{flush, perform, superblock_writes};
 use super::judge::{Candidate, Verdict};
@@ -39,11 +41,14 @@ use crate::Error;
 use crate::disk::Disk;
 use crate::engine::Record;
 use crate::format::Epoch;
+use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::{Bitmap, Regions};
 use crate::format::superblock::{Area, Areas, Reshape, SUPERBLOCK_BYTES, SlotEntry, Superblock, positions};
+use crate::member::Access;
 pub use error::ReshapeError;
 pub use exchange::Exchange;
 pub use files::{Found, Prepared, UnderWay, open_for_reshape};
+use lacking::Listed;
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
 pub use rehearse::{Rehearsed, first_and_last, rehearse_moves};
@@ -85,11 +90,11 @@ pub fn begin_reshape<D: Disk, E: Disk>(
     generation: Uuid,
     more: impl FnOnce(D) -> Result<E, Error>,
 ) -> Result<Reshaping<E>, ReshapeError> {
-    let Assembled { record, disk, losses, .. } = assembled;
+    let Assembled { record, disk, losses, bad_blocks, .. } = assembled;
     let mut disk = more(disk)?;
     make_new(&plan, &mut disk, record.any(), generation)?;
     let paths = (0..).map(MemberIndex).take(record.superblocks().count()).map(|slot| losses.path(slot)).collect();
-    put_on_record(plan, disk, &record, paths, generation)
+    put_on_record(plan, disk, (&record, bad_blocks), paths, generation)
 }
 
 /// Makes the new members, of which the array's own know nothing yet; `truth` is what these have on record.
@@ -109,11 +114,12 @@ fn make_new(
     Ok(())
 }
 
-/// Has all members say that the reshape has begun. The array's are at `paths`, and say what `record` has.
+/// Has all members say that the reshape has begun. The array's are at `paths`, say what `record` has, and lack what is
+/// in the lists.
 fn put_on_record<D: Disk>(
     plan: ReshapePlan,
     disk: D,
-    record: &Record,
+    (record, lists): (&Record, Vec<BadBlocks>),
     paths: Vec<PathBuf>,
     generation: Uuid,
 ) -> Result<Reshaping<D>, ReshapeError> {
@@ -127,7 +133,7 @@ fn put_on_record<D: Disk>(
     slots[own.len()..].iter_mut().for_each(|entry: &mut SlotEntry| entry.since = epoch);
     let paths = paths.into_iter().chain(new_paths).collect();
     own.extend(joining.into_iter().map(|new| Some(Superblock { epoch: truth.epoch, ..new })));
-    let mut members = Members::new(disk, own, paths, Vec::new());
+    let mut members = Members::new(disk, own, lists, paths, Vec::new());
     members.record(|own| *own = Superblock { consistency, ..plan::begun(own, reshape, &slots, generation) })?;
     Ok(Reshaping { members, course })
 }
@@ -179,8 +185,10 @@ impl<D: Disk> Reshaping<D> {
         let mut losses = Losses::new(verdict, candidates);
         let paths = (0..).map(MemberIndex).take(own.len()).map(|slot| losses.path(slot)).collect();
         catch_up(&mut disk, verdict, candidates, &mut own, &mut losses).map_err(super::OpenError::from)?;
+        let lists = read_lists(&mut disk, &own, &mut losses, Access::ReadWrite, LostList::Refused);
+        let lists = lists.map_err(super::OpenError::from)?;
         losses.members().iter().for_each(|member| own[member.index()] = None);
-        let members = Members::new(disk, own, paths, losses.all().to_vec());
+        let members = Members::new(disk, own, lists, paths, losses.all().to_vec());
         let missing = members.missing();
         for shape in members.shapes(is_back) {
             if Repair::new(&shape, missing).is_err() {
@@ -230,16 +238,20 @@ impl<D: Disk> Reshaping<D> {
     /// Moves a window.
     fn step(&mut self, window: &Window, is_back: bool, copies: Copies) -> Result<(), ReshapeError> {
         let Self { members, course } = self;
-        let (heading, content) = (course.heading(is_back), &window.content);
-        let next = beyond(content, members.reshape().mark);
-        let bytes = content::read(members, course.source(heading), content)?;
+        let (heading, range) = (course.heading(is_back), &window.content);
+        let next = beyond(range, members.reshape().mark);
+        let content = content::read(members, course.source(heading), range)?;
+        let Listed { lists, more } = members.listed(course.target(heading), range, &content)?;
+        if let Some(lba) = more.filter(|_| !planted!(MoreLostByMoving)) {
+            return Err(ReshapeError::LosesMore { lba });
+        }
         if window.is_saved && !planted!(ReshapeUnsaved) {
             let whose = Whose { array: members.any().array, save: members.reshape().save + 1 };
-            saved::write(members, copies, whose, content, &bytes)?;
+            saved::write(members, copies, whose, range, &content)?;
             if !planted!(ReshapeSavedUnflushed) {
                 members.flush()?;
             }
-            let saved = Sectors(content.end.0 - content.start.0);
+            let saved = Sectors(range.end.0 - range.start.0);
             members.record(|own| advance(own, |reshape| (reshape.saved, reshape.save) = (saved, whose.save)))?;
         }
         let done = |own: &mut Superblock| {
@@ -248,7 +260,7 @@ impl<D: Disk> Reshaping<D> {
         if planted!(ReshapeMarkEarly) {
             members.record(done)?;
         }
-        members.settle(course.target(heading), content, &bytes)?;
+        members.settle(course.target(heading), range, &content, lists)?;
         members.record(done)
     }
 
@@ -284,6 +296,12 @@ impl<D: Disk> Reshaping<D> {
         let writes: Vec<_> = members.own().iter().flatten().filter_map(write).flatten().collect();
         members.perform(writes)?;
         members.flush()?;
+        // What is beyond the shape is nobody's, and blank when the array grows into it.
+        let mut lists = members.lists().to_vec();
+        for list in lists.iter_mut().filter(|_| !planted!(ListsUntrimmed)) {
+            list.truncate(DiskSector(shape.used_sectors().0));
+        }
+        members.keep(lists)?;
         members.record(change)?;
         for own in leaving.into_iter().filter(|_| !planted!(ReshapeLeaverKept)) {
             // It is no member of the array any more, whatever it says.

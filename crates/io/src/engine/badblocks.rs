@@ -17,11 +17,13 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use uraid_layout::plan::Extent;
-use uraid_layout::{Bytes, Cell as Unit, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell as Unit, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
+use super::error::EngineError;
 use super::members::Members;
 use super::tasks::Waiters;
+use crate::array::reshape::lacking::{Listed, listed};
 use crate::buf::Buf;
 use crate::format::badblocks::{BadBlocks, Full, Lack};
 use crate::format::superblock::Superblock;
@@ -34,8 +36,8 @@ pub(super) struct BadLists {
     places: RefCell<Vec<Option<Place>>>,
     /// Whether any list has anything in it.
     has_any: Cell<bool>,
-    /// What clients have lost, as long as neither the lists nor who is missing change.
-    lost: RefCell<Option<Known>>,
+    /// What clients have lost of each shape, as long as the lists don't change.
+    lost: RefCell<Vec<Known>>,
     /// Members that failed to take theirs, and that the array can't do without.
     owed: Cell<MemberSet>,
     /// A task is writing lists.
@@ -43,8 +45,8 @@ pub(super) struct BadLists {
     written: Waiters,
 }
 
-/// What clients have lost without these members.
-type Known = (MemberSet, Rc<[Range<Lba>]>);
+/// What clients have lost of a shape without these members.
+type Known = ((Spec, MemberSet), Rc<[Range<Lba>]>);
 
 /// Parity of a stripe that a write can't keep in agreement, and does not have to.
 #[derive(Clone, Debug, Default)]
@@ -102,19 +104,50 @@ impl BadLists {
 
     /// The array's sectors that nobody has without the `missing` members: see [`lost`](crate::lost::lost).
     pub(super) fn lost(&self, geometry: &Geometry, missing: MemberSet) -> Rc<[Range<Lba>]> {
-        let known = &mut *self.lost.borrow_mut();
-        if let Some((_, lost)) = known.as_ref().filter(|(without, _)| *without == missing) {
+        let (known, key) = (&mut *self.lost.borrow_mut(), (*geometry.spec(), missing));
+        if let Some((_, lost)) = known.iter().find(|(of, _)| *of == key) {
             return Rc::clone(lost);
         }
         let list = |member| self.of(member).map(|list| list.clone()).unwrap_or_default();
         let lost: Rc<[_]> = if self.is_empty() { Rc::default() } else { lost(geometry, missing, &list).into() };
-        *known = Some((missing, Rc::clone(&lost)));
+        known.retain(|((_, without), _)| *without == missing);
+        known.push((key, Rc::clone(&lost)));
         lost
+    }
+
+    /// What the members lack when content is in its places of a shape, but for what of it is `lost`: by slot, and where
+    /// more is lost by that. None: nothing changes.
+    ///
+    /// # Errors
+    /// [`EngineError::BadBlocks`].
+    pub(super) fn listed(
+        &self,
+        geometry: &Geometry,
+        missing: MemberSet,
+        content: &Range<Lba>,
+        lost: &[Range<Lba>],
+    ) -> Result<Option<Listed>, EngineError> {
+        if self.is_empty() && lost.is_empty() {
+            return Ok(None);
+        }
+        let list = |place: &Option<Place>| place.as_ref().map(|place| place.list.clone()).unwrap_or_default();
+        let lists = self.places.borrow().iter().map(list).collect();
+        let listed = listed(geometry, missing, lists, content, lost);
+        listed.map(Some).map_err(|(member, source)| EngineError::BadBlocks { member, source })
+    }
+
+    /// Takes lists, by slot, in the place of those that there are.
+    pub(super) fn change(&self, lists: Vec<BadBlocks>) {
+        for (place, list) in self.places.borrow_mut().iter_mut().zip(lists) {
+            let Some(place) = place.as_mut().filter(|place| place.list != list) else { continue };
+            (place.list, place.is_dirty) = (list, true);
+        }
+        self.look();
     }
 
     /// Takes note of a change.
     fn look(&self) {
-        *self.lost.borrow_mut() = None;
+        self.lost.borrow_mut().clear();
         self.has_any.set(self.places.borrow().iter().flatten().any(|place| !place.list.is_empty()));
     }
 

@@ -110,6 +110,15 @@ pub enum EngineError {
         /// That it is full.
         source: Full,
     },
+    /// Where content is lost, more would be in its new places.
+    #[error(
+        "the content at byte {} would be lost if it moved: only parity has it then, beside content that is lost \
+         already. Bring missing members back, write what is lost anew, or have the reshape go back", lba.0 * 512
+    )]
+    LosesMore {
+        /// Where it is.
+        lba: Lba,
+    },
     /// The array was not stopped cleanly, and its log is still to be done again.
     #[error("the array was not stopped cleanly: recover it first")]
     NotRecovered,

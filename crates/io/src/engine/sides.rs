@@ -3,6 +3,7 @@
 
 use std::cell::Ref;
 use std::ops::Range;
+use std::rc::Rc;
 
 use uraid_layout::{Bytes, Lba};
 
@@ -12,6 +13,7 @@ use super::counters::Fill;
 use super::parts::Parts;
 use crate::buf::Pool;
 use crate::cache::Cache;
+use crate::lost::clip;
 
 /// See the module.
 #[derive(Debug)]
@@ -61,6 +63,16 @@ impl Sides {
     /// The parts of each shape that the array has.
     pub(super) fn all(&self) -> impl Iterator<Item = &Parts> {
         [&self.below].into_iter().chain(&self.above)
+    }
+
+    /// The array's sectors that nobody has, as far as the lists of bad blocks say: ascending.
+    pub(super) fn lost(&self) -> Rc<[Range<Lba>]> {
+        let of = |parts: &Parts| parts.bad.lost(parts.geometry(), parts.members.record().lost());
+        let Some(between) = self.below.members.between() else { return of(&self.below) };
+        let mark = between.mark.get();
+        let (below, above) = (of(&self.below), of(self.of(Side::Above)));
+        let (lower, upper) = (Lba(0)..mark, mark..Lba(u64::MAX));
+        clip(&below, &lower).into_iter().chain(clip(&above, &upper)).collect()
     }
 
     /// Gives each of them a cache, of `size` together.

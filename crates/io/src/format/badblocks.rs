@@ -153,6 +153,19 @@ impl BadBlocks {
         has_changed
     }
 
+    /// What it has of a range of whole blocks.
+    #[must_use]
+    pub fn part(&self, sectors: &Range<DiskSector>) -> Self {
+        let (first, end) = (sectors.start.0 / BLOCK.0, sectors.end.0.div_ceil(BLOCK.0));
+        let entries = self.blocks.range(first..first.max(end));
+        Self { version: self.version, blocks: entries.map(|(&block, &entry)| (block, entry)).collect() }
+    }
+
+    /// Takes out what is from the block on that begins at a sector; whether any was in.
+    pub fn truncate(&mut self, end: DiskSector) -> bool {
+        !self.blocks.split_off(&end.0.div_ceil(BLOCK.0)).is_empty()
+    }
+
     /// The runs of sectors within these that lack their content for one reason.
     pub fn within(&self, sectors: Range<DiskSector>, lack: Lack) -> impl Iterator<Item = Range<DiskSector>> + '_ {
         let first = sectors.start.0 / BLOCK.0;

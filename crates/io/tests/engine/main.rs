@@ -20,6 +20,7 @@ mod record;
 mod recovery;
 mod replace;
 mod reshape;
+mod reshape_lost;
 mod reshape_served;
 mod scrub;
 mod sectors;

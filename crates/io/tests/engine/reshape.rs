@@ -176,8 +176,8 @@ pub(crate) struct Case {
     pub(crate) from: Shape,
     pub(crate) level: Level,
     pub(crate) members: u8,
-    chunk: u64,
-    kept: Option<Bytes>,
+    pub(crate) chunk: u64,
+    pub(crate) kept: Option<Bytes>,
 }
 
 impl Case {
@@ -187,7 +187,7 @@ impl Case {
     }
 
     /// The members of a full and clean array of the first shape, then blank ones; and the content.
-    fn members(&self) -> (Members, Vec<u8>) {
+    pub(crate) fn members(&self) -> (Members, Vec<u8>) {
         // As much as any array with a log has at least, and little enough for several saves.
         self.members_with_log(Bytes(192 << 10))
     }
@@ -219,7 +219,7 @@ pub(crate) fn case(from: Shape, level: Level, members: u8) -> Case {
     Case { from: Shape { chunks: 24, ..from }, level, members, chunk: from.chunk, kept: None }
 }
 
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let with = |shape: Shape, consistency| Shape { consistency, ..shape };
     let right = Level::Raid5 { rotation: Rotation::RightAsymmetric };
     let adjacent = |height| rm2(height, Placement::Adjacent);
@@ -265,7 +265,7 @@ pub(crate) fn is_old(members: &Members, case: &Case) -> Option<bool> {
 }
 
 /// Begins a reshape, or goes on with one; none where the array is at rest, and has no way to go.
-fn go(power: &mut Power, members: &Members, case: &Case, is_back: bool, degraded: bool) -> Option<Outcome> {
+pub(crate) fn go(power: &mut Power, members: &Members, case: &Case, is_back: bool, degraded: bool) -> Option<Outcome> {
     let (candidates, verdict) = judged(members);
     let generation = Uuid::from_u128(77);
     if verdict.superblock.reshape.is_some() {
@@ -290,7 +290,7 @@ fn go(power: &mut Power, members: &Members, case: &Case, is_back: bool, degraded
     Some(begun.and_then(|reshaping| reshaping.run(is_back, generation, |_| ())).map(ended))
 }
 
-type Outcome = Result<Reshaped<()>, ReshapeError>;
+pub(crate) type Outcome = Result<Reshaped<()>, ReshapeError>;
 
 fn ended<D>(reshaped: Reshaped<D>) -> Reshaped<()> {
     let Reshaped { geometry, is_back, paths, losses, .. } = reshaped;
@@ -317,7 +317,7 @@ pub(crate) fn joining(members: &Members, case: &Case) -> Vec<NewMember> {
     joining.map(new).collect()
 }
 
-fn reshape(
+pub(crate) fn reshape(
     members: &Members,
     case: &Case,
     is_back: bool,

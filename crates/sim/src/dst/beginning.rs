@@ -8,7 +8,7 @@
 use uraid_io::array::{NewMember, ReshapeError, ReshapePlan, Target, begin_served, plan_served};
 use uraid_io::engine::{Command, EngineError};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Geometry, MemberSet};
 
 use super::anew::{go_on, is_at_rest};
 use super::finding::Finding;
@@ -148,14 +148,12 @@ fn described(own: usize, new: &[Member]) -> Vec<NewMember> {
 /// members that have failed, where there are any.
 fn may_refuse(session: &Session<'_>, error: &ReshapeError, failed: Option<MemberSet>) -> bool {
     let engine = &session.engine;
-    let lacks = |slot: &MemberIndex| !super::doubts::lists(engine)[slot.index()].is_empty();
     match error {
         // Which of these are right is looked at where stopped arrays are reshaped.
         ReshapeError::Same | ReshapeError::TooCoarse { .. } | ReshapeError::Course(_) => true,
         ReshapeError::NoRoom { .. } | ReshapeError::LogTooSmall { .. } | ReshapeError::NotServed { .. } => true,
         ReshapeError::NotWhole { .. } | ReshapeError::TooFew { .. } => !session.failed().is_empty(),
         ReshapeError::Blank => engine.superblock().blank.is_some(),
-        ReshapeError::BadBlocks { member } => lacks(member),
         ReshapeError::Io(_) | ReshapeError::Unmade(_) => failed.is_some_and(|failed| !failed.is_empty()),
         // A member hangs since the engine was closed.
         ReshapeError::Engine(EngineError::Busy) => {

@@ -281,7 +281,11 @@ impl<'a> Reshaper<'a> {
                 let is_refused = !self.target.allow_degraded || !found.verdict.rebuilding().is_empty();
                 (is_lost && is_refused).then_some(Attempt::Refused)
             }
-            ReshapeError::BadBlocks { member } => lacks(*member).then_some(Attempt::Refused),
+            // Only with members missing can moving lose more than is lost.
+            ReshapeError::LosesMore { .. } => {
+                let lacks_any = (0..self.members.len()).map(slot_of).any(lacks);
+                (lacks_any && !lost.is_empty()).then_some(Attempt::Broken)
+            }
             ReshapeError::TooFew { .. } if truth.reshape.is_none() => is_too_much.then_some(Attempt::Refused),
             ReshapeError::Same | ReshapeError::TooCoarse { .. } | ReshapeError::Course(_) => {
                 truth.reshape.is_none().then_some(Attempt::Refused)

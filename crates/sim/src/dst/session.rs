@@ -272,7 +272,14 @@ impl<'a> Session<'a> {
         let (failed, len) = (self.failed(), Sectors(content.end.0 - content.start.0));
         let is_within = |range: Range<Lba>| range.start < content.end && content.start < range.end;
         let is_dirty = self.engine.unwritten().is_some_and(|unwritten| unwritten.ranges().any(is_within));
-        doubts.excuse_read(failed, content.start, len) || is_dirty && doubts.excuse_write(failed, content.start, len)
+        // What lists say is lost moves as that, unless more would be lost by it, beside members that are missing.
+        let known = self.engine.lost();
+        let is_known = |lba: u64| known.iter().any(|range| range.start.0 <= lba && lba + BLOCK.0 <= range.end.0);
+        let blocks = (content.start.0..content.end.0).step_by(8);
+        let lacks_other = |lba: u64| doubts.excuse_read(failed, Lba(lba), BLOCK) && !is_known(lba);
+        !failed.is_empty() && doubts.excuse_read(failed, content.start, len)
+            || blocks.into_iter().any(lacks_other)
+            || is_dirty && doubts.excuse_write(failed, content.start, len)
     }
 
     /// The members that are not there, have failed something, or do not have all of their content.

@@ -8,18 +8,17 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Geometry, Lba, MemberSet, SECTOR_BYTES, Sectors};
 
 use super::error::ReshapeError;
+use super::lacking::{Content, in_blocks, lost_of, others, put};
 use super::members::Members;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskOp};
 use crate::engine::{Command, Engine, EngineError, Record};
+use crate::format::BLOCK;
 use crate::format::superblock::{Consistency, Superblock};
 
 /// What is read at once.
 const PIECE: Bytes = Bytes(1 << 20);
-
-/// The least that is read where a piece fails: to say where.
-const BLOCK: Bytes = Bytes(4096);
 
 /// The members, lent to an engine, or by one.
 #[derive(Debug)]
@@ -50,12 +49,12 @@ impl<D: Disk> Disk for Lent<'_, D> {
 /// Reads content of the array where `shape` has it.
 ///
 /// # Errors
-/// [`ReshapeError::Unreadable`] where redundancy does not give it.
+/// [`ReshapeError::Unreadable`] where redundancy does not give what is not known to be lost.
 pub(super) fn read<D: Disk>(
     members: &mut Members<D>,
     shape: &Geometry,
     content: &Range<Lba>,
-) -> Result<Buf, ReshapeError> {
+) -> Result<Content, ReshapeError> {
     read_without(members, shape, content, MemberSet::EMPTY)
 }
 
@@ -68,34 +67,43 @@ pub(super) fn read_without<D: Disk>(
     shape: &Geometry,
     content: &Range<Lba>,
     without: MemberSet,
-) -> Result<Buf, ReshapeError> {
+) -> Result<Content, ReshapeError> {
+    let missing = members.missing().union(without);
+    let known = lost_of(shape, missing, |member| members.lists()[member.index()].clone(), content);
     let record = Record::new(superblocks(members, shape, without));
+    let lists = members.lists()[..shape.members()].to_vec();
     let lba = content.start;
     let engine = Engine::new(Lent(&mut members.disk), shape.clone(), record, true);
-    let mut engine: Engine<_, Lba> = engine.map_err(|source| ReshapeError::Unreadable { lba, source })?;
-    let len = Sectors(content.end.0 - content.start.0).bytes();
-    let mut bytes = Buf::zeroed(len);
-    let mut at = 0;
-    while at < len.0 {
-        let piece = PIECE.0.min(len.0 - at);
-        let from = Lba(content.start.0 + at / SECTOR_BYTES);
-        let read = match ask(&mut engine, from, Bytes(piece)) {
-            Err(EngineError::Unreadable { .. }) => return Err(first_unreadable(&mut engine, from, Bytes(piece))),
-            read => read.map_err(|source| ReshapeError::Unreadable { lba: from, source })?,
-        };
-        let start = usize::try_from(at).expect("a window fits the address space");
-        bytes.as_mut()[start..start + read.len()].copy_from_slice(read.as_ref());
-        at += piece;
+    let engine: Engine<_, Lba> = engine.map_err(|source| ReshapeError::Unreadable { lba, source })?;
+    let mut engine = engine.with_bad_blocks(lists);
+    let len = |range: &Range<Lba>| Sectors(range.end.0 - range.start.0).bytes();
+    let mut bytes = Buf::zeroed(len(content));
+    for piece in others(content, &known, PIECE.whole_sectors().0) {
+        match ask(&mut engine, piece.start, len(&piece)) {
+            Ok(read) => put(&mut bytes, content.start, piece.start, &read),
+            Err(EngineError::Unreadable { .. }) => {
+                return Err(first_unreadable(&mut engine, piece.start, len(&piece)));
+            }
+            Err(source) => return Err(ReshapeError::Unreadable { lba: piece.start, source }),
+        }
     }
-    Ok(bytes)
+    let mut lost = Vec::new();
+    for block in in_blocks(&known) {
+        match ask(&mut engine, block.start, len(&block)) {
+            Ok(read) => put(&mut bytes, content.start, block.start, &read),
+            Err(EngineError::Unreadable { .. }) => lost.push(block),
+            Err(source) => return Err(ReshapeError::Unreadable { lba: block.start, source }),
+        }
+    }
+    Ok(Content { bytes, lost })
 }
 
 /// Where in a piece the content is that can't be read, and why.
 fn first_unreadable<D: Disk>(engine: &mut Engine<D, Lba>, from: Lba, len: Bytes) -> ReshapeError {
     let mut failure = None;
-    for at in (0..len.0).step_by(usize::try_from(BLOCK.0).expect("a block is small")) {
+    for at in (0..len.0).step_by(usize::try_from(BLOCK.bytes().0).expect("a block is small")) {
         let lba = Lba(from.0 + at / SECTOR_BYTES);
-        if let Err(source) = ask(engine, lba, Bytes(BLOCK.0.min(len.0 - at))) {
+        if let Err(source) = ask(engine, lba, Bytes(BLOCK.bytes().0.min(len.0 - at))) {
             failure = Some(ReshapeError::Unreadable { lba, source });
             break;
         }

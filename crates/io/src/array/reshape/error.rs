@@ -12,6 +12,7 @@ use crate::array::reshape::unserved::Unserved;
 use crate::array::sectors::LargeSectors;
 use crate::disk::DiskError;
 use crate::engine::EngineError;
+use crate::format::badblocks::Full;
 use crate::format::superblock::SuperblockError;
 use crate::member::MemberError;
 
@@ -111,14 +112,26 @@ pub enum ReshapeError {
     /// The array is new.
     #[error("the array is not initialised yet: let `uraid wait` end while it is served, then reshape it")]
     Blank,
-    /// A member lacks content.
+    /// A member's list of bad blocks has no room for what nobody has, in the places where it moves.
     #[error(
-        "member {member} has bad blocks: repair the array with `uraid scrub start --repair` while it is served, then \
-         reshape it"
+        "member {member}: {source}. Serve the array and write what is lost anew (`uraid status` says which bytes), or \
+         go back with --abort"
     )]
-    BadBlocks {
+    ListFull {
         /// The member.
         member: MemberIndex,
+        /// That it is full.
+        source: Full,
+    },
+    /// Where content is lost, more would be in its new places.
+    #[error(
+        "the content at byte {} of the array would be lost if it moved: only parity has it then, beside content that \
+         is lost already. Bring missing members back, or write what is lost anew (`uraid status` says which bytes), or \
+         go back with --abort", lba.0 * 512
+    )]
+    LosesMore {
+        /// Where it is.
+        lba: Lba,
     },
     /// A member that leaves is not one of the last.
     #[error(

@@ -114,12 +114,12 @@ impl Prepared {
     /// # Errors
     /// [`ReshapeError::Unreadable`].
     pub fn sample(&mut self, most: Bytes) -> Result<Bytes, ReshapeError> {
-        let Assembled { disk, record, geometry, .. } = &mut self.array.assembled;
+        let Assembled { disk, record, geometry, bad_blocks, .. } = &mut self.array.assembled;
         let own = record.superblocks().map(|own| own.cloned()).collect();
-        let mut members = Members::new(Lent(disk), own, Vec::new(), Vec::new());
+        let mut members = Members::new(Lent(disk), own, bad_blocks.clone(), Vec::new(), Vec::new());
         let end = Lba(most.whole_sectors().min(geometry.capacity()).0);
         let read = content::read(&mut members, geometry, &(Lba(0)..end))?;
-        Ok(Bytes(read.len() as u64))
+        Ok(Bytes(read.bytes.len() as u64))
     }
 
     /// Moves the first window and the last one on copies, which are in memory. Nothing is written. The array is closed

@@ -12,14 +12,17 @@ use uraid_layout::reshape::Course;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors};
 
 use super::error::ReshapeError;
+use super::lacking::{Content, Listed, listed};
 use super::moving::{MEMORY, Part, parts};
 use crate::Error;
-use crate::array::blocking::{flush, run, superblock_writes};
+use crate::array::badblocks::write_list;
+use crate::array::blocking::{flush, perform, run, superblock_writes};
 use crate::array::losses::Loss;
 use crate::array::tables::Tables;
 use crate::buf::{Buf, Pool};
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::format::Epoch;
+use crate::format::badblocks::BadBlocks;
 use crate::format::superblock::{Area, Reshape, Revision, SlotState, Superblock};
 
 /// See the module.
@@ -28,6 +31,8 @@ pub(in crate::array) struct Members<D> {
     pub(super) disk: D,
     /// By slot; none is missing.
     own: Vec<Option<Superblock>>,
+    /// What they lack, by slot.
+    lists: Vec<BadBlocks>,
     /// By slot.
     paths: Vec<PathBuf>,
     losses: Vec<Loss>,
@@ -36,9 +41,21 @@ pub(in crate::array) struct Members<D> {
 }
 
 impl<D: Disk> Members<D> {
-    /// The members of these superblocks, by slot; at least one is there.
-    pub(in crate::array) fn new(disk: D, own: Vec<Option<Superblock>>, paths: Vec<PathBuf>, losses: Vec<Loss>) -> Self {
-        Self { disk, own, paths, losses, memory: Pool::new(MEMORY) }
+    /// The members of these superblocks, by slot, which lack that; at least one is there.
+    pub(in crate::array) fn new(
+        disk: D,
+        own: Vec<Option<Superblock>>,
+        mut lists: Vec<BadBlocks>,
+        paths: Vec<PathBuf>,
+        losses: Vec<Loss>,
+    ) -> Self {
+        lists.resize_with(own.len(), BadBlocks::default);
+        Self { disk, own, lists, paths, losses, memory: Pool::new(MEMORY) }
+    }
+
+    /// What they lack, by slot.
+    pub(super) fn lists(&self) -> &[BadBlocks] {
+        &self.lists
     }
 
     /// The superblocks of those that are there, by slot.
@@ -71,9 +88,9 @@ impl<D: Disk> Members<D> {
         MemberSet::all(self.own.len()).minus(self.present())
     }
 
-    /// The disk, and what the members have on record; none for a slot without one.
-    pub(in crate::array) fn into_record(self) -> (D, Vec<Option<Superblock>>) {
-        (self.disk, self.own)
+    /// The disk, what the members have on record, none for a slot without one, and what they lack.
+    pub(in crate::array) fn into_record(self) -> (D, Vec<Option<Superblock>>, Vec<BadBlocks>) {
+        (self.disk, self.own, self.lists)
     }
 
     /// The disk, where the members are that are there, by slot, and who failed meanwhile.
@@ -161,19 +178,67 @@ impl<D: Disk> Members<D> {
 
     /// Lets those go that the array has no slots for any more: nothing on them tells of it then.
     pub(super) fn split_off(&mut self, slots: usize) -> Vec<Superblock> {
-        self.own.split_off(slots.min(self.own.len())).into_iter().flatten().collect()
+        let slots = slots.min(self.own.len());
+        self.lists.truncate(slots);
+        self.own.split_off(slots).into_iter().flatten().collect()
     }
 
-    /// Writes content where `shape` has it, and makes it durable.
+    /// What the members lack when a window is where `shape` has it.
+    ///
+    /// # Errors
+    /// [`ReshapeError::ListFull`].
+    pub(super) fn listed(
+        &self,
+        shape: &Geometry,
+        window: &Range<Lba>,
+        content: &Content,
+    ) -> Result<Listed, ReshapeError> {
+        if content.lost.is_empty() && self.lists.iter().all(BadBlocks::is_empty) {
+            return Ok(Listed { lists: self.lists.clone(), more: None });
+        }
+        let listed = listed(shape, self.missing(), self.lists.clone(), window, &content.lost);
+        listed.map_err(|(member, source)| ReshapeError::ListFull { member, source })
+    }
+
+    /// Writes a window where `shape` has it, and makes it durable, and then that the members lack what is in the lists.
     ///
     /// # Errors
     /// As [`Members::perform`].
-    pub(super) fn settle(&mut self, shape: &Geometry, content: &Range<Lba>, bytes: &Buf) -> Result<(), ReshapeError> {
-        let parts = parts(shape, content, bytes, &self.memory);
+    pub(super) fn settle(
+        &mut self,
+        shape: &Geometry,
+        window: &Range<Lba>,
+        content: &Content,
+        lists: Vec<BadBlocks>,
+    ) -> Result<(), ReshapeError> {
+        let parts = parts(shape, window, &content.bytes, &self.memory);
         self.write_sums(&parts)?;
         let write = |Part { member, sector, pieces }| (member, Sectors(sector.0).bytes(), pieces);
         self.write(|own| own.areas.data, parts.into_iter().map(write))?;
-        if planted!(ReshapeUnflushed) { Ok(()) } else { self.flush() }
+        if !planted!(ReshapeUnflushed) {
+            self.flush()?;
+        }
+        self.keep(lists)
+    }
+
+    /// Makes lists of bad blocks durable that have changed.
+    ///
+    /// # Errors
+    /// As [`Members::perform`].
+    pub(super) fn keep(&mut self, lists: Vec<BadBlocks>) -> Result<(), ReshapeError> {
+        for (slot, mut list) in (0..).map(MemberIndex).zip(lists) {
+            let is_same = self.lists[slot.index()] == list;
+            let Some(own) = self.own[slot.index()].as_ref().filter(|_| !is_same) else { continue };
+            let written =
+                write_list(&mut self.disk, own, &mut list).and_then(|()| perform(&mut self.disk, [flush(slot)]));
+            self.lists[slot.index()] = list;
+            match written {
+                Ok(()) => {}
+                Err(Error::Disk(error)) => self.give_up(error)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Writes the checksums of what is about to be written to those that are there. Not durable yet.
@@ -228,8 +293,8 @@ pub(super) fn erase(disk: &mut impl Disk, member: MemberIndex, areas: &[Area]) -
             let len = usize::try_from(STEP.min(area.size.0 - at)).expect("a step is small");
             let (offset, segments) = (Bytes(area.offset.0 + at), smallvec![zeros.lease_read(0..len)]);
             let write = DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments };
-            crate::array::blocking::perform(disk, [write])?;
+            perform(disk, [write])?;
         }
     }
-    crate::array::blocking::perform(disk, [flush(member)])
+    perform(disk, [flush(member)])
 }

@@ -35,6 +35,14 @@ impl Part {
     }
 }
 
+/// Where on each member the rows of whole parity stripes are that have such content. Of a last stripe that is in part
+/// beyond the members not all rows are written.
+pub(crate) fn rows(shape: &Geometry, content: &Range<Lba>) -> Range<DiskSector> {
+    let (stripe, rows) = (shape.stripe_sectors().0, shape.rows() as u64 * shape.chunk().0);
+    let end = (content.end.0.div_ceil(stripe) * rows).min(shape.used_sectors().0);
+    DiskSector(content.start.0 / stripe * rows)..DiskSector(end)
+}
+
 /// What each member gets. A member's rows of consecutive parity stripes are next to each other. What is beyond the
 /// content is zeros. Nothing is copied: pieces are of the content, and of parity.
 pub(crate) fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &Buf, pool: &Pool) -> Vec<Part> {
@@ -60,13 +68,11 @@ pub(crate) fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &Buf, pool: &
             put(group.parity, units.parity(&data.collect::<SmallVec<[u64; 16]>>()));
         }
     }
-    let first = stripes.start * rows as u64 * chunk.0;
-    // Of a last stripe that is in part beyond the members not all rows are written.
-    let end = (stripes.end * rows as u64 * chunk.0).min(shape.used_sectors().0);
+    let Range { start: first, end } = self::rows(shape, content);
     let mut parts = Vec::new();
     for (member, places) in (0..).map(MemberIndex).zip(places) {
-        let mut part = Part { member, sector: DiskSector(first), pieces: Segments::new() };
-        for (at, piece) in (first..end).step_by(usize::try_from(chunk.0).expect("a chunk is small")).zip(places) {
+        let mut part = Part { member, sector: first, pieces: Segments::new() };
+        for (at, piece) in (first.0..end.0).step_by(usize::try_from(chunk.0).expect("a chunk is small")).zip(places) {
             let piece = piece.unwrap_or_else(|| units.zeros());
             if part.pieces.last_mut().is_some_and(|last| last.extend_over(&piece)) {
                 continue;

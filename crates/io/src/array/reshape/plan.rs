@@ -17,7 +17,6 @@ use crate::array::sectors::{LargeSectors, too_large};
 use crate::disk::Disk;
 use crate::engine::Record;
 use crate::format::Epoch;
-use crate::format::badblocks::BadBlocks;
 use crate::format::superblock::{
     Areas, Consistency, Integrity, Reshape, Revision, ScrubHistory, SlotEntry, SlotState, Superblock,
 };
@@ -145,8 +144,6 @@ impl ReshapePlan {
 pub(super) struct State<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) record: &'a Record,
-    /// What the members lack, by slot.
-    pub(super) bad_blocks: &'a [BadBlocks],
     /// Some of it is not initialised.
     pub(super) is_blank: bool,
     /// It was stopped cleanly, or is going to be before anything begins.
@@ -165,9 +162,9 @@ pub fn plan_reshape<D: Disk>(
     target: &Target,
     new: &[NewMember],
 ) -> Result<ReshapePlan, ReshapeError> {
-    let Assembled { geometry, record, bad_blocks, blank, .. } = assembled;
+    let Assembled { geometry, record, blank, .. } = assembled;
     let (is_blank, is_clean) = (assembled.is_initialising() || blank.is_some(), record.is_clean());
-    plan(&State { geometry, record, bad_blocks, is_blank, is_clean }, target, new)
+    plan(&State { geometry, record, is_blank, is_clean }, target, new)
 }
 
 /// As [`plan_reshape`], of an array that has this.
@@ -261,7 +258,7 @@ pub(super) fn begun(own: &Superblock, reshape: Reshape, slots: &[SlotEntry], gen
 
 /// Refuses an array that is not in a state to be reshaped.
 fn refuse_state(state: &State<'_>, target: &Target) -> Result<(), ReshapeError> {
-    let State { record, bad_blocks, .. } = state;
+    let State { record, .. } = state;
     let (lost, missing) = (record.lost(), record.missing());
     if !lost.is_empty() && (!target.allow_degraded || lost != missing) {
         return Err(ReshapeError::NotWhole { missing: lost });
@@ -272,8 +269,7 @@ fn refuse_state(state: &State<'_>, target: &Target) -> Result<(), ReshapeError> 
     if !state.is_clean {
         return Err(ReshapeError::Dirty);
     }
-    let lacking = (0..).map(MemberIndex).zip(*bad_blocks).find(|(_, list)| !list.is_empty());
-    lacking.map_or(Ok(()), |(member, _)| Err(ReshapeError::BadBlocks { member }))
+    Ok(())
 }
 
 /// The superblocks that new members would have if the array had them in its shape.

@@ -3,10 +3,11 @@
 
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::Window;
-use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, MemberSet, SECTOR_BYTES, Sectors};
 
 use super::content::{read, read_without};
 use super::error::ReshapeError;
+use super::lacking::{Content, others};
 use super::restore::advance;
 use super::saved::{self, Copies};
 use super::{ReshapePlan, Reshaping};
@@ -64,12 +65,25 @@ pub fn rehearse_moves<D: Disk>(mut reshaping: Reshaping<D>, marks: &[Lba]) -> Re
         let losses = slots.map(|slot| MemberSet::EMPTY.with(slot));
         for without in std::iter::once(MemberSet::EMPTY).chain(losses.collect::<Vec<_>>()) {
             let after = read_without(&mut reshaping.members, target, &window.content, without)?;
-            if after.as_ref() != before.as_ref() {
+            if !is_same(&before, &after, without, window.content.start) {
                 return Err(ReshapeError::Rehearsal { lba: window.content.start, without });
             }
         }
         rehearsed.windows += 1;
-        rehearsed.content.0 += before.len() as u64;
+        rehearsed.content.0 += before.bytes.len() as u64;
     }
     Ok(rehearsed)
+}
+
+/// Whether content is what it was: what is lost now was lost before, unless members are missing.
+fn is_same(before: &Content, after: &Content, without: MemberSet, start: Lba) -> bool {
+    if without.is_empty() {
+        return before.lost == after.lost && before.bytes.as_ref() == after.bytes.as_ref();
+    }
+    let content = start..Lba(start.0 + before.bytes.len() as u64 / SECTOR_BYTES);
+    others(&content, &after.lost, u64::MAX).all(|range| {
+        let at = |lba: Lba| usize::try_from((lba.0 - start.0) * SECTOR_BYTES).expect("a window fits the address space");
+        let bytes = at(range.start)..at(range.end);
+        before.bytes.as_ref()[bytes.clone()] == after.bytes.as_ref()[bytes]
+    })
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use uraid_layout::{Lba, Sectors};
 
 use super::error::ReshapeError;
+use super::lacking::Listed;
 use super::members::Members;
 use super::saved;
 use super::saved::Copies;
@@ -21,10 +22,17 @@ pub(in crate::array) fn restore<D: Disk>(members: &mut Members<D>, is_back: bool
     let window = course.ahead(mark, heading, saved).expect("a superblock is sound");
     let (mut next, is_saved) = (mark, saved > Sectors(0) && !planted!(ReshapeUnrestored));
     if is_saved {
-        let bytes = saved::read(members, Copies::of(&course), &window)?;
+        let content = saved::read(members, Copies::of(&course), &window)?;
         let goes_on = is_back == was_back || planted!(ReshapeTurnedEarly);
         let shape = if goes_on { course.target(heading) } else { course.source(heading) };
-        members.settle(shape, &window, &bytes)?;
+        let Listed { lists, more } = members.listed(shape, &window, &content)?;
+        if let Some(lba) = more {
+            tracing::error!(
+                %lba,
+                "content is lost beside other that was lost before, as a member has failed since it was saved"
+            );
+        }
+        members.settle(shape, &window, &content, lists)?;
     }
     if is_saved && is_back == was_back {
         next = beyond(&window, mark);

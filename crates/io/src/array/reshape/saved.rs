@@ -16,6 +16,7 @@
 //! | 32 | 8 + 8 | the window: its first sector, and its length in sectors |
 //! | 48 | 8 | the piece's number |
 //! | 56 | 8 | the save's number |
+//! | 64 | 256 | a bit for each sector of the content, the lowest of each byte first: nobody has it |
 //! | 4096 | | the content, a multiple of 4096; behind the window's end zeros |
 
 use std::ops::Range;
@@ -23,18 +24,24 @@ use std::ops::Range;
 use smallvec::smallvec;
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::{Course, Pace};
-use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
+use uraid_layout::{Bytes, Lba, MemberIndex, SECTOR_BYTES, Sectors};
 use uuid::Uuid;
 
 use super::error::ReshapeError;
+use super::lacking::Content;
 use super::members::Members;
 use crate::array::blocking::perform;
 use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::format::superblock::Superblock;
+use crate::lost::clip;
 
 const MAGIC: [u8; 8] = *b"\x8dUSAVE\r\n";
 const HEADER: usize = 4096;
+
+/// Where the bits of lost sectors are, and how long: for those of the longest piece.
+const LOST: usize = 64;
+const LOST_BYTES: usize = (PIECE_MAX / SECTOR_BYTES / 8) as usize;
 
 /// The longest piece: what a member reads and writes at once.
 const PIECE_MAX: u64 = 1 << 20;
@@ -140,10 +147,10 @@ pub(super) fn write<D: Disk>(
     members: &mut Members<D>,
     copies: Copies,
     whose: Whose,
-    content: &Range<Lba>,
-    bytes: &Buf,
+    window: &Range<Lba>,
+    content: &Content,
 ) -> Result<(), ReshapeError> {
-    let pieces = pieces(copies, whose, content, bytes.as_ref());
+    let pieces = pieces(copies, whose, window, content);
     members.write(Superblock::saves, pieces.into_iter().map(|(member, at, lease)| (member, at, smallvec![lease])))
 }
 
@@ -151,13 +158,13 @@ pub(super) fn write<D: Disk>(
 pub(crate) fn pieces(
     copies: Copies,
     whose: Whose,
-    content: &Range<Lba>,
-    bytes: &[u8],
+    window: &Range<Lba>,
+    content: &Content,
 ) -> Vec<(MemberIndex, Bytes, Lease)> {
-    let spread = Spread::new(copies, Bytes(bytes.len() as u64));
+    let spread = Spread::new(copies, Bytes(content.bytes.len() as u64));
     let mut writes = Vec::new();
     for number in 0..spread.pieces {
-        let piece = encode(&spread, number, whose, content, bytes);
+        let piece = encode(&spread, number, whose, window, content);
         writes.extend(spread.places(number).map(|(member, at)| (member, at, piece.lease_read(0..piece.len()))));
     }
     writes
@@ -170,12 +177,12 @@ pub(crate) fn pieces(
 pub(super) fn read<D: Disk>(
     members: &mut Members<D>,
     copies: Copies,
-    content: &Range<Lba>,
-) -> Result<Buf, ReshapeError> {
-    let len = Sectors(content.end.0 - content.start.0).bytes();
+    window: &Range<Lba>,
+) -> Result<Content, ReshapeError> {
+    let len = Sectors(window.end.0 - window.start.0).bytes();
     let spread = Spread::new(copies, len);
     let whose = Whose { array: members.any().array, save: members.reshape().save };
-    let mut bytes = Buf::zeroed(len);
+    let mut content = Content { bytes: Buf::zeroed(len), lost: Vec::new() };
     for number in 0..spread.pieces {
         let start = usize::try_from(number * spread.piece).expect("a window fits the address space");
         let mut found = None;
@@ -186,20 +193,23 @@ pub(super) fn read<D: Disk>(
             let segments = smallvec![piece.lease_write(0..size)];
             // Who can't give it may have a copy elsewhere.
             let read = [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }];
-            if perform(&mut members.disk, read).is_ok() && is_right(piece.as_ref(), number, whose, content) {
+            if perform(&mut members.disk, read).is_ok() && is_right(piece.as_ref(), number, whose, window) {
                 found = Some(piece);
                 break;
             }
         }
-        let piece = found.ok_or(ReshapeError::SavedLost { lba: Lba(content.start.0 + start as u64 / 512) })?;
-        let target = &mut bytes.as_mut()[start..];
+        let piece = found.ok_or(ReshapeError::SavedLost { lba: Lba(window.start.0 + start as u64 / 512) })?;
+        let target = &mut content.bytes.as_mut()[start..];
         let size = target.len().min(piece.len() - HEADER);
         target[..size].copy_from_slice(&piece.as_ref()[HEADER..HEADER + size]);
+        let first = window.start.0 + start as u64 / SECTOR_BYTES;
+        content.lost.extend(lost_sectors(piece.as_ref()).map(|sector| Lba(first + sector)..Lba(first + sector + 1)));
     }
-    Ok(bytes)
+    Ok(content)
 }
 
-fn encode(spread: &Spread, number: u64, whose: Whose, content: &Range<Lba>, bytes: &[u8]) -> Buf {
+fn encode(spread: &Spread, number: u64, whose: Whose, window: &Range<Lba>, content: &Content) -> Buf {
+    let bytes = content.bytes.as_ref();
     let mut piece = Buf::zeroed(Bytes(HEADER as u64 + spread.piece));
     let start = usize::try_from(number * spread.piece).expect("a window fits the address space");
     let (header, target) = piece.as_mut().split_at_mut(HEADER);
@@ -207,10 +217,22 @@ fn encode(spread: &Spread, number: u64, whose: Whose, content: &Range<Lba>, byte
     target[..source.len()].copy_from_slice(source);
     header[0..8].copy_from_slice(&MAGIC);
     header[12..16].copy_from_slice(&crc32fast::hash(target).to_le_bytes());
-    header[16..64].copy_from_slice(&identity(number, whose, content));
+    header[16..64].copy_from_slice(&identity(number, whose, window));
+    let first = window.start.0 + start as u64 / SECTOR_BYTES;
+    let held = Lba(first)..Lba(first + source.len() as u64 / SECTOR_BYTES);
+    for lba in clip(&content.lost, &held).into_iter().flat_map(|range| range.start.0..range.end.0) {
+        let sector = usize::try_from(lba - first).expect("a piece is small");
+        header[LOST + sector / 8] |= if planted!(LostUnsaved) { 0 } else { 1 << (sector % 8) };
+    }
     let checksum = crc32fast::hash(header);
     header[8..12].copy_from_slice(&checksum.to_le_bytes());
     piece
+}
+
+/// The sectors of a piece's content that nobody has.
+fn lost_sectors(piece: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    let bits = (0..8 * LOST_BYTES).filter(|bit| piece[LOST + bit / 8] >> (bit % 8) & 1 == 1);
+    bits.map(|bit| bit as u64)
 }
 
 /// Whether this is that piece, whole.

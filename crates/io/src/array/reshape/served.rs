@@ -31,9 +31,9 @@ pub fn plan_served<D: Disk, T>(
     if engine.reshape().is_some() {
         return Err(EngineError::Reshaping.into());
     }
-    let Kept { record, bad_blocks, blank } = engine.kept();
+    let Kept { record, blank, .. } = engine.kept();
     let (geometry, is_blank) = (engine.geometry(), blank.is_some());
-    let state = State { geometry, record: &record, bad_blocks: &bad_blocks, is_blank, is_clean: true };
+    let state = State { geometry, record: &record, is_blank, is_clean: true };
     let plan = plan::plan(&state, target, new)?;
     plan.check_served()?;
     Ok(plan)
@@ -59,17 +59,19 @@ pub fn begin_served<D: Disk, T>(
         return Err(EngineError::Busy.into());
     }
     let plan = plan_served(engine, target, new)?;
-    let Kept { record, mut bad_blocks, .. } = engine.kept();
+    let Kept { record, bad_blocks, .. } = engine.kept();
     if !record.is_clean() {
         return Err(EngineError::Busy.into());
     }
     // Who is missing and not on record as that goes on record with the beginning.
     make_new(&plan, engine.disk_mut(), record.any(), generation)?;
     let paths = vec![PathBuf::new(); record.superblocks().count()];
-    let begun = put_on_record(plan, Lent(engine.disk_mut()), &record, paths, generation);
-    let begun = begun.map(|Reshaping { members, course }| (members.into_record().1, course.from().clone()));
-    let result = begun.and_then(|(own, geometry)| {
-        bad_blocks.resize_with(own.len(), Default::default);
+    let begun = put_on_record(plan, Lent(engine.disk_mut()), (&record, bad_blocks), paths, generation);
+    let begun = begun.map(|Reshaping { members, course }| {
+        let (_, own, lists) = members.into_record();
+        (own, lists, course.from().clone())
+    });
+    let result = begun.and_then(|(own, bad_blocks, geometry)| {
         Ok(engine.restart(geometry, Kept { record: Record::new(own), bad_blocks, blank: None }, None)?)
     });
     if result.is_err() && !planted!(ReshapeBegunUnfrozen) {
@@ -99,7 +101,7 @@ pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) ->
         .expect("an array has a member")
         .expect("it is being reshaped");
     let paths = vec![PathBuf::new(); own.len()];
-    let members = Members::new(Lent(engine.disk_mut()), own, paths, Vec::new());
+    let members = Members::new(Lent(engine.disk_mut()), own, bad_blocks, paths, Vec::new());
     if members.reshape().outcome(members.any().spec).is_none() {
         // Content is left elsewhere, or it is not on record yet which way it went.
         return Err(EngineError::Busy.into());
@@ -113,8 +115,7 @@ pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) ->
             return Err(error);
         }
     };
-    let (_, own) = members.into_record();
-    let bad_blocks = bad_blocks.into_iter().take(geometry.members()).collect();
+    let (_, own, bad_blocks) = members.into_record();
     if !engine.is_settled() {
         // Who left may not have answered.
         engine.freeze();

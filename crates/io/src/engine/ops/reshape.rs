@@ -15,6 +15,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 use super::destage::destage;
 use super::read::fill;
+use crate::array::reshape::lacking::{Content, Listed, in_blocks, lost_of, others, put};
 use crate::array::reshape::moving::Part;
 use crate::array::reshape::saved::Whose;
 use crate::array::reshape::{moving, saved};
@@ -77,6 +78,11 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     parts.sweeps.of(Kind::Reshape).charge(len);
     let from = window.content.start;
     let content = read_all(core, source, space, &window.content, moving::memory(&between.memory, len)).await?;
+    // Before anything is written: there is room for what has to be said of it.
+    let more = listed(target, &window, &content)?.and_then(|listed| listed.more);
+    if let Some(lba) = more.filter(|_| !planted!(MoreLostByMoving)) {
+        return Err(EngineError::LosesMore { lba });
+    }
     let next = if from == mark { window.content.end } else { from };
     let save = reshape.save + u64::from(window.is_saved);
     let moved = Reshape { is_back, mark: next, saved: Sectors(0), save, ..reshape };
@@ -96,22 +102,35 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
 /// Reads a window.
 ///
 /// # Errors
-/// As a client's read.
+/// As a client's read, where it is not known that nobody has the content.
 async fn read_all(
     core: &Core,
     source: &Parts,
     space: &mut Workspace,
-    content: &Range<Lba>,
-    mut buf: Buf,
-) -> Result<Buf, EngineError> {
-    let mut at = content.start;
-    while at < content.end {
-        let end = Lba(content.end.0.min(at.0.saturating_add(at_once(source).whole_sectors().0)));
-        let read = fill(core, source, space, at..end, (content.start, buf)).await?;
-        buf = read.expect("a read's memory comes back");
-        at = end;
+    window: &Range<Lba>,
+    mut bytes: Buf,
+) -> Result<Content, EngineError> {
+    let missing = source.members.record().lost();
+    let list = |member| source.bad.of(member).map(|list| list.clone()).unwrap_or_default();
+    let known = if source.bad.is_empty() { Vec::new() } else { lost_of(source.geometry(), missing, list, window) };
+    for piece in others(window, &known, at_once(source).whole_sectors().0) {
+        let read = fill(core, source, space, piece, (window.start, bytes)).await?;
+        bytes = read.expect("a read's memory comes back");
     }
-    Ok(buf)
+    let mut lost = Vec::new();
+    for block in in_blocks(&known) {
+        let memory = Buf::zeroed(Sectors(block.end.0 - block.start.0).bytes());
+        match fill(core, source, space, block.clone(), (block.start, memory)).await {
+            Ok(read) => put(&mut bytes, window.start, block.start, &read.expect("a read's memory comes back")),
+            Err(EngineError::Unreadable { .. }) => {
+                // What the memory held before is nobody's business.
+                put(&mut bytes, window.start, block.start, &Buf::zeroed(Sectors(block.end.0 - block.start.0).bytes()));
+                lost.push(block);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Content { bytes, lost })
 }
 
 /// Writes a window to its new places, and has that on record.
@@ -119,13 +138,13 @@ async fn settle(
     target: &Parts,
     between: &Between,
     window: &Window,
-    content: &Buf,
+    content: &Content,
     moved: Reshape,
 ) -> Result<(), EngineError> {
     let members = &target.members;
     if window.is_saved && !planted!(ReshapeUnsaved) {
         let whose = Whose { array: members.record().any().array, save: moved.save };
-        let pieces = saved::pieces(between.copies, whose, &window.content, content.as_ref());
+        let pieces = saved::pieces(between.copies, whose, &window.content, content);
         let place = |member: MemberIndex, at: Bytes| {
             let record = members.record();
             let own = record.superblocks().nth(member.index()).flatten()?;
@@ -139,7 +158,7 @@ async fn settle(
     if planted!(ReshapeMarkEarly) {
         put_on_record(members, moved).await?;
     }
-    let mut parts = moving::parts(target.geometry(), &window.content, content, &between.memory);
+    let mut parts = moving::parts(target.geometry(), &window.content, &content.bytes, &between.memory);
     let present = members.present();
     parts.retain(|part| present.contains(part.member));
     write_sums(target, &parts).await?;
@@ -148,7 +167,23 @@ async fn settle(
     }
     let write = |part: Part| (part.member, members.offset(part.member, part.sector), part.pieces);
     write_all(target, parts.into_iter().map(write).collect(), !planted!(ReshapeUnflushed)).await?;
+    // Lists may have changed meanwhile, of what is elsewhere.
+    if let Some(listed) = listed(target, window, content)? {
+        target.bad.change(listed.lists);
+    }
+    if planted!(MovedListsLate) {
+        put_on_record(members, moved).await?;
+    }
+    target.keep_lists().await?;
     put_on_record(members, moved).await
+}
+
+/// What the members lack when a window is in its new places: see [`BadLists::listed`].
+///
+/// [`BadLists::listed`]: crate::engine::badblocks::BadLists::listed
+fn listed(target: &Parts, window: &Window, content: &Content) -> Result<Option<Listed>, EngineError> {
+    let missing = target.members.record().lost();
+    target.bad.listed(target.geometry(), missing, &window.content, &content.lost)
 }
 
 /// Writes the checksums of what is about to be written, where blocks have any. They are durable when that is: until the
