@@ -12,9 +12,22 @@ use super::server::EXPORT;
 /// One job's load: pattern, block and queue depth in fio's words.
 #[derive(Clone, Copy)]
 pub(crate) struct Load {
-    pub(crate) pattern: &'static str,
-    pub(crate) block: &'static str,
-    pub(crate) depth: u32,
+    pattern: &'static str,
+    block: &'static str,
+    depth: u32,
+    /// After how many requests there is a flush; 0: never.
+    fsync: u32,
+}
+
+impl Load {
+    pub(crate) const fn new(pattern: &'static str, block: &'static str, depth: u32) -> Self {
+        Self { pattern, block, depth, fsync: 0 }
+    }
+
+    /// With a flush after so many requests each.
+    pub(crate) const fn flushed_after(self, requests: u32) -> Self {
+        Self { fsync: requests, ..self }
+    }
 }
 
 /// When a job ends.
@@ -81,7 +94,7 @@ fn limit(command: &mut Command, end: End) {
 
 fn add(command: &mut Command, name: &str, load: Load) {
     command.args([format!("--name={name}"), format!("--rw={}", load.pattern), format!("--bs={}", load.block)]);
-    command.arg(format!("--iodepth={}", load.depth));
+    command.args([format!("--iodepth={}", load.depth), format!("--fsync={}", load.fsync)]);
 }
 
 /// What the JSON tells of a [`job`].
@@ -215,8 +228,7 @@ mod tests {
 
     #[test]
     fn options_of_one_job_follow_its_name() {
-        let (reads, writes) =
-            (Load { pattern: "randread", block: "4k", depth: 1 }, Load { pattern: "write", block: "1m", depth: 8 });
+        let (reads, writes) = (Load::new("randread", "4k", 1), Load::new("write", "1m", 8));
         let command = pair(reads, writes, 2, 4096, Path::new("/s"), Path::new("/r"));
         let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         let jobs = words.iter().position(|word| word == "--name=measured").unwrap();

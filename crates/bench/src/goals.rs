@@ -5,10 +5,11 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::report::{INFALLIBLE, Report};
-use super::server::BASELINE;
+use super::server::{BASELINE, QEMU};
 use super::workload::{
-    GENERATOR_READ_4, RANDOM_READ, RANDOM_WRITE_BURST, RANDOM_WRITE_SUSTAINED, READ_LATENCY, SEQUENTIAL_READ,
-    SEQUENTIAL_WRITE,
+    DURABLE, GENERATOR_READ_4, RANDOM_READ, RANDOM_WRITE_BURST, RANDOM_WRITE_FLUSHED, RANDOM_WRITE_FSYNC,
+    RANDOM_WRITE_FSYNC_32, RANDOM_WRITE_SUSTAINED, READ_LATENCY, SEQUENTIAL_READ, SEQUENTIAL_WRITE,
+    SEQUENTIAL_WRITE_FLUSHED, WORKLOADS, Workload,
 };
 
 /// A line of the table.
@@ -27,6 +28,8 @@ enum Figure {
     Value(&'static str),
     /// A row's values, as a ratio to those of another server.
     ValueBeside(&'static str, &'static str),
+    /// A row's values, as a ratio to those of the same array in another mode, whose name ends like that.
+    ValueBesideOwn(&'static str, &'static str),
     /// The server's processor time for each request of a row, as a ratio to the baseline's.
     Processor(&'static str),
     /// MiB that ever were resident, beyond the cache's size.
@@ -42,8 +45,29 @@ enum Bound {
 const LEVELS: [&str; 3] = ["RAID 0", "RAID 5", "RM2"];
 
 const HEALTHY: &str = "uraid RAID 5";
+const RM2: &str = "uraid RM2";
 
-/// What is to be reached.
+/// What is to be reached where writes have to survive a power failure, on a medium that has something to wait for.
+const DURABLE_GOALS: &[Goal] = &[
+    beside_bitmap("1M sequential write, flushed at the end", SEQUENTIAL_WRITE_FLUSHED, 0.95),
+    beside_bitmap("4K random write QD32, flushed at the end", RANDOM_WRITE_FLUSHED, 0.85),
+    beside_qemu("4K random write QD32, flushed after each 32", RANDOM_WRITE_FSYNC_32, [1.5, 1.2]),
+    beside_qemu("4K random write QD1, flushed after each", RANDOM_WRITE_FSYNC, [0.75, 0.65]),
+];
+
+/// A goal for what the log costs, against an array whose bitmap leaves the write hole open.
+const fn beside_bitmap(work: &'static str, row: &'static str, limit: f64) -> Goal {
+    let targets = [None, Some((HEALTHY, limit)), Some((RM2, limit))];
+    Goal { work, against: "own bitmap", figure: Figure::ValueBesideOwn(row, " bitmap"), bound: Bound::AtLeast, targets }
+}
+
+/// A goal against a server that does no RAID.
+const fn beside_qemu(work: &'static str, row: &'static str, [raid5, rm2]: [f64; 2]) -> Goal {
+    let targets = [None, Some((HEALTHY, raid5)), Some((RM2, rm2))];
+    Goal { work, against: QEMU, figure: Figure::ValueBeside(row, QEMU), bound: Bound::AtLeast, targets }
+}
+
+/// What is to be reached otherwise.
 const GOALS: &[Goal] = &[
     by_default("fio 4K random read QD32", Figure::Value(RANDOM_READ), Bound::AtLeast, [1.8, 1.8, 1.8]),
     by_default("generator 4K random read, 4 connections", Figure::Value(GENERATOR_READ_4), Bound::AtLeast, [2.2; 3]),
@@ -86,7 +110,7 @@ const GOALS: &[Goal] = &[
 /// A goal for uraid as it comes, against the baseline.
 const fn by_default(work: &'static str, figure: Figure, bound: Bound, limits: [f64; 3]) -> Goal {
     let [raid0, raid5, rm2] = limits;
-    let targets = [Some(("uraid RAID 0", raid0)), Some((HEALTHY, raid5)), Some(("uraid RM2", rm2))];
+    let targets = [Some(("uraid RAID 0", raid0)), Some((HEALTHY, raid5)), Some((RM2, rm2))];
     Goal { work, against: BASELINE, figure, bound, targets }
 }
 
@@ -98,6 +122,9 @@ impl Goal {
             match self.figure {
                 Figure::Value(row) => report.ratio(row, server, BASELINE, |sample| Some(sample.value)),
                 Figure::ValueBeside(row, other) => report.ratio(row, server, other, |sample| Some(sample.value)),
+                Figure::ValueBesideOwn(row, mode) => {
+                    report.ratio(row, server, &format!("{server}{mode}"), |sample| Some(sample.value))
+                }
                 Figure::Processor(row) => report.ratio(row, server, BASELINE, |sample| sample.processor),
                 Figure::MemoryBeyondCache => report.mebibytes_beyond_cache(server),
             }
@@ -139,11 +166,22 @@ impl Goal {
     }
 }
 
+/// The goals for what was to be measured.
+fn goals(report: &Report) -> impl Iterator<Item = &'static Goal> {
+    let has = |workloads: &[Workload]| {
+        let mut names = workloads.iter().flat_map(|workload| workload.rows).map(|(name, _)| *name);
+        names.any(|name| report.rows.iter().any(|row| row.name == name))
+    };
+    let [usual, durable] = [(WORKLOADS, GOALS), (DURABLE, DURABLE_GOALS)]
+        .map(|(workloads, goals)| if has(workloads) { goals } else { &[] });
+    usual.iter().chain(durable)
+}
+
 /// The goals beside what was found, as markdown.
 pub(crate) fn table(report: &Report) -> String {
     let mut text = format!("| work | against | goal | {} | reached |\n", LEVELS.join(" | "));
     text += "|---|---|---:|---:|---:|---:|---|\n";
-    for goal in GOALS {
+    for goal in goals(report) {
         let found = goal.found(report);
         write!(text, "| {} | {} | {} |", goal.work, goal.against, goal.limits()).expect(INFALLIBLE);
         for (target, found) in goal.targets.iter().zip(&found) {
@@ -157,7 +195,7 @@ pub(crate) fn table(report: &Report) -> String {
 
 /// The same for programs.
 pub(crate) fn list(report: &Report) -> Vec<Value> {
-    let goals = GOALS.iter().map(|goal| {
+    let goals = goals(report).map(|goal| {
         let found = goal.found(report);
         json!({
             "work": goal.work, "against": goal.against, "goal": goal.limits(), "levels": LEVELS, "found": found,
@@ -170,24 +208,23 @@ pub(crate) fn list(report: &Report) -> Vec<Value> {
 #[cfg(test)]
 mod tests {
     use super::super::server::SERVERS;
-    use super::super::workload::WORKLOADS;
     use super::*;
 
     #[test]
     fn goals_name_servers_and_rows_that_are_measured() {
-        for goal in GOALS {
-            let rows = match goal.figure {
-                Figure::Value(row) | Figure::Processor(row) => Some((row, BASELINE)),
-                Figure::ValueBeside(row, other) => Some((row, other)),
-                Figure::MemoryBeyondCache => None,
-            };
+        for goal in GOALS.iter().chain(DURABLE_GOALS) {
             for (server, _) in goal.targets.iter().flatten() {
+                let (row, other) = match goal.figure {
+                    Figure::Value(row) | Figure::Processor(row) => (row, BASELINE.to_owned()),
+                    Figure::ValueBeside(row, other) => (row, other.to_owned()),
+                    Figure::ValueBesideOwn(row, mode) => (row, format!("{server}{mode}")),
+                    Figure::MemoryBeyondCache => continue,
+                };
                 let role = |name: &str| SERVERS.iter().find(|server| server.name == name).unwrap().role;
-                let measured = role(server);
-                let Some((row, other)) = rows else { continue };
-                let workload = WORKLOADS.iter().find(|workload| workload.rows.iter().any(|(name, _)| *name == row));
+                let mut all = WORKLOADS.iter().chain(DURABLE);
+                let workload = all.find(|workload| workload.rows.iter().any(|(name, _)| *name == row));
                 let workload = workload.unwrap_or_else(|| panic!("{row} is no row"));
-                assert!(workload.is_for(measured) && workload.is_for(role(other)), "{} on {server}", goal.work);
+                assert!(workload.is_for(role(server)) && workload.is_for(role(&other)), "{} on {server}", goal.work);
             }
         }
     }

@@ -16,7 +16,7 @@ use super::report::{Report, Row, Served};
 use super::scratch::Scratch;
 use super::server::{Programs, Role, Running, SERVERS, Server};
 use super::tables;
-use super::workload::{Setting, WORKLOADS, Workload};
+use super::workload::{DURABLE, Setting, WORKLOADS, Workload};
 
 /// What to compare, and how long.
 #[derive(Args)]
@@ -44,9 +44,9 @@ pub(crate) struct Options {
 /// Measures, and prints the tables as markdown.
 #[expect(clippy::print_stdout, reason = "the tables are what was asked for")]
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let (workloads, servers) = selected(&options.only)?;
     let programs = Programs::find()?;
     let (directory, medium) = options.place.find()?;
+    let (workloads, servers) = selected(loads_for(&medium), &options.only)?;
     let scratch = Scratch::create(&directory)?;
     let capacity = options.mebibytes << 20;
     let (running, left_out) = start(&servers, &scratch, capacity, &programs)?;
@@ -72,20 +72,31 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The workloads that `only` names, and the servers that it names and that take part in any of them. The baseline
-/// always does.
-fn selected(only: &[String]) -> anyhow::Result<(Vec<&'static Workload>, Vec<&'static Server>)> {
+/// The loads for a medium: on a disk everybody waits for the disk, and what is measured is what it costs that writes
+/// are durable; in memory that costs nothing. Of another place nobody knows.
+fn loads_for(medium: &str) -> impl Iterator<Item = &'static Workload> + Clone {
+    let (usual, durable) = (medium != "disk", medium != "tmpfs");
+    let usual = WORKLOADS.iter().filter(move |_| usual);
+    usual.chain(DURABLE.iter().filter(move |_| durable))
+}
+
+/// Of these workloads those that `only` names, and the servers that it names and that take part in any of them. The
+/// baseline always does.
+fn selected(
+    all: impl Iterator<Item = &'static Workload> + Clone,
+    only: &[String],
+) -> anyhow::Result<(Vec<&'static Workload>, Vec<&'static Server>)> {
     let named = |name: &str| only.iter().any(|part| name.contains(part));
     let workload_named = |workload: &&Workload| workload.rows.iter().any(|(row, _)| named(row));
     let server_named = |server: &&Server| named(server.name);
     for part in only {
-        let known = WORKLOADS.iter().flat_map(|workload| workload.rows).map(|(row, _)| *row);
+        let known = all.clone().flat_map(|workload| workload.rows).map(|(row, _)| *row);
         let known = known.chain(SERVERS.iter().map(|server| server.name)).any(|name| name.contains(part));
         ensure!(known, "no workload's and no server's name contains '{part}'");
     }
     let (some_workloads, some_servers) =
-        (WORKLOADS.iter().any(|one| workload_named(&one)), SERVERS.iter().any(|one| server_named(&one)));
-    let workloads = WORKLOADS.iter().filter(|one| !some_workloads || workload_named(one)).collect::<Vec<_>>();
+        (all.clone().any(|one| workload_named(&one)), SERVERS.iter().any(|one| server_named(&one)));
+    let workloads = all.filter(|one| !some_workloads || workload_named(one)).collect::<Vec<_>>();
     let takes_part = |server: &&Server| {
         let chosen = !some_servers || server_named(server) || server.role == Role::Baseline;
         chosen && workloads.iter().any(|workload| workload.is_for(server.role))
@@ -177,14 +188,22 @@ mod tests {
 
     #[test]
     fn names_select_workloads_and_servers() {
-        let names = |only: &[&str]| {
+        let on = |medium: &str, only: &[&str]| {
             let (workloads, servers) =
-                selected(&only.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()).unwrap();
+                selected(loads_for(medium), &only.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()).unwrap();
             let workloads: Vec<&str> = workloads.iter().map(|workload| workload.name()).collect();
             (workloads, servers.iter().map(|server| server.name).collect::<Vec<&str>>())
         };
+        let names = |only: &[&str]| on("tmpfs", only);
+        let is_protection = |name: &&Server| name.role == Role::Protection;
+        let protections = SERVERS.iter().filter(is_protection).count();
         let all = names(&[]);
-        assert_eq!((all.0.len(), all.1.len()), (WORKLOADS.len(), SERVERS.len()));
+        assert_eq!((all.0.len(), all.1.len()), (WORKLOADS.len(), SERVERS.len() - protections));
+        let (workloads, servers) = on("disk", &[]);
+        assert_eq!(workloads.len(), DURABLE.len());
+        assert!(servers.contains(&"uraid RM2 bitmap") && !servers.contains(&"uraid RM2 uncached"), "{servers:?}");
+        let (workloads, servers) = on("/mnt", &[]);
+        assert_eq!((workloads.len(), servers.len()), (WORKLOADS.len() + DURABLE.len(), SERVERS.len()));
         let (workloads, servers) = names(&["sustained"]);
         assert_eq!(workloads.len(), 1);
         assert!(servers.contains(&"uraid RM2 small cache") && !servers.contains(&"uraid RM2"), "{servers:?}");
@@ -192,6 +211,6 @@ mod tests {
         assert_eq!((workloads.len(), servers), (WORKLOADS.len(), vec!["nbdkit file", "uraid RAID 5 degraded"]));
         let (workloads, servers) = names(&["p99", "uraid RM2"]);
         assert_eq!((workloads.len(), servers), (1, vec!["nbdkit file", "uraid RM2"]));
-        assert!(selected(&["no such thing".to_owned()]).is_err());
+        assert!(selected(loads_for("tmpfs"), &["no such thing".to_owned()]).is_err());
     }
 }

@@ -56,9 +56,9 @@ const CASES: [Case; 3] = [
 
 /// What clients do meanwhile.
 const CLIENTS: [(&str, Load); 3] = [
-    ("4K random read QD1", Load { pattern: "randread", block: "4k", depth: 1 }),
-    ("4K random read QD16", Load { pattern: "randread", block: "4k", depth: 16 }),
-    ("4K random write QD16", Load { pattern: "randwrite", block: "4k", depth: 16 }),
+    ("4K random read QD1", Load::new("randread", "4k", 1)),
+    ("4K random read QD16", Load::new("randread", "4k", 16)),
+    ("4K random write QD16", Load::new("randwrite", "4k", 16)),
 ];
 
 /// How long any step may take.

@@ -65,8 +65,8 @@ pub(crate) const INFALLIBLE: &str = "a string takes every write";
 
 /// Servers of the first table of ratios.
 const AS_THEY_COME: &[Role] = &[Role::Baseline, Role::Default, Role::Peer];
-/// Those that make a table of cache modes worth it; uraid's defaults stand beside them.
-const CACHE_MODES: &[Role] = &[Role::Mode, Role::SmallCache];
+/// Those that make a table of modes worth it; uraid's defaults stand beside them.
+const MODES: &[Role] = &[Role::Mode, Role::SmallCache, Role::Protection];
 
 impl Report {
     /// Median over the rounds of what `server` has in a row divided by what `other` has there.
@@ -124,7 +124,7 @@ impl Report {
 
     /// The other way round, for there are more modes than workloads that show them. Empty when no mode took part.
     pub(crate) fn modes(&self) -> String {
-        let modes = self.of_roles(CACHE_MODES);
+        let modes = self.of_roles(MODES);
         let rows: Vec<&Row> = self.rows.iter().filter(|row| row.has_any(&modes)).collect();
         if rows.is_empty() {
             return String::new();

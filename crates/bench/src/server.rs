@@ -42,6 +42,8 @@ pub(crate) enum Role {
     SmallCache,
     /// uraid without one of its members.
     Degraded,
+    /// uraid with another way to keep redundancy right when the power fails, or none.
+    Protection,
 }
 
 enum Kind {
@@ -71,6 +73,15 @@ const RAID0: Shape = Shape { create: &["--level=0"], members: 4, data: (4, 1) };
 pub(crate) const RAID5: Shape = Shape { create: &["--level=5"], members: 5, data: (4, 1) };
 pub(crate) const RM2: Shape = Shape { create: &["--level=rm2", "--rm2-m=3"], members: 7, data: (14, 3) };
 
+const fn without_log(shape: &Shape, create: &'static [&'static str]) -> Shape {
+    Shape { create, members: shape.members, data: shape.data }
+}
+
+const RAID5_BITMAP: Shape = without_log(&RAID5, &["--level=5", "--consistency=bitmap"]);
+const RAID5_NONE: Shape = without_log(&RAID5, &["--level=5", "--consistency=none"]);
+const RM2_BITMAP: Shape = without_log(&RM2, &["--level=rm2", "--rm2-m=3", "--consistency=bitmap"]);
+const RM2_NONE: Shape = without_log(&RM2, &["--level=rm2", "--rm2-m=3", "--consistency=none"]);
+
 /// A way to serve an array.
 struct Mode {
     role: Role,
@@ -84,10 +95,16 @@ const DEFAULT: Mode = Mode { role: Role::Default, cache_mib: 256, serve: &[], mi
 const WRITE_THROUGH: Mode = Mode { role: Role::Mode, cache_mib: 256, serve: &["--cache=writethrough"], missing: 0 };
 const UNCACHED: Mode = Mode { role: Role::Mode, cache_mib: 0, serve: &["--cache=none"], missing: 0 };
 const SMALL_CACHE: Mode = Mode { role: Role::SmallCache, cache_mib: 32, serve: &["--cache-size=32M"], missing: 0 };
+const PROTECTION: Mode = Mode { role: Role::Protection, cache_mib: 256, serve: &[], missing: 0 };
+const CONTENT: Mode =
+    Mode { role: Role::Protection, cache_mib: 256, serve: &["--full-stripe-log=content"], missing: 0 };
 const DEGRADED: Mode = Mode { role: Role::Degraded, cache_mib: 256, serve: &["--degraded"], missing: 1 };
 
 /// The server that the others are compared with.
 pub(crate) const BASELINE: &str = "nbdkit file";
+
+/// A server that does no RAID, and on a disk nothing but direct I/O.
+pub(crate) const QEMU: &str = "qemu-nbd io_uring";
 
 /// What is compared.
 pub(crate) const SERVERS: &[Server] = &[
@@ -104,7 +121,13 @@ pub(crate) const SERVERS: &[Server] = &[
     uraid("uraid RAID 5 small cache", &RAID5, &SMALL_CACHE),
     uraid("uraid RM2 small cache", &RM2, &SMALL_CACHE),
     uraid("uraid RAID 5 degraded", &RAID5, &DEGRADED),
-    peer("qemu-nbd io_uring", Kind::Qemu),
+    uraid("uraid RAID 5 content", &RAID5, &CONTENT),
+    uraid("uraid RM2 content", &RM2, &CONTENT),
+    uraid("uraid RAID 5 bitmap", &RAID5_BITMAP, &PROTECTION),
+    uraid("uraid RM2 bitmap", &RM2_BITMAP, &PROTECTION),
+    uraid("uraid RAID 5 none", &RAID5_NONE, &PROTECTION),
+    uraid("uraid RM2 none", &RM2_NONE, &PROTECTION),
+    peer(QEMU, Kind::Qemu),
     peer("nbd-server", Kind::NbdServer),
     peer("btrfs RAID 5 + nbdkit", Kind::Btrfs),
 ];

@@ -15,7 +15,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     let tables = [
         ("Goals beside results", goals::table(report)),
         ("Ratios to the baseline", report.ratios()),
-        ("Ratios to the baseline, by cache mode", report.modes()),
+        ("Ratios to the baseline, by mode", report.modes()),
         ("Memory, MiB", report.memory()),
         ("All figures", report.details()),
     ];
@@ -149,9 +149,9 @@ Failed: p99 against uraid RAID 5: no answer.
     }
 
     #[test]
-    fn cache_modes_have_their_own_table() {
+    fn modes_have_their_own_table() {
         let mut report = report();
-        assert!(!markdown(&report).contains("by cache mode"));
+        assert!(!markdown(&report).contains("by mode"));
         report.servers[2] = served("uraid RAID 5 uncached", Role::Mode, Some(0));
         let found = markdown(&report);
         let table = "| ratio | fio 4K random read QD32 |

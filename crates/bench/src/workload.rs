@@ -54,6 +54,10 @@ pub(crate) const RANDOM_WRITE_SUSTAINED: &str = "fio 4K random write QD32, susta
 pub(crate) const SEQUENTIAL_READ: &str = "fio 1M sequential read QD8";
 pub(crate) const SEQUENTIAL_WRITE: &str = "fio 1M sequential write QD8";
 pub(crate) const READ_LATENCY: &str = "fio 4K random read QD1 latency";
+pub(crate) const SEQUENTIAL_WRITE_FLUSHED: &str = "fio 1M sequential write QD8, flushed at the end";
+pub(crate) const RANDOM_WRITE_FLUSHED: &str = "fio 4K random write QD32, flushed at the end";
+pub(crate) const RANDOM_WRITE_FSYNC_32: &str = "fio 4K random write QD32, flushed after each 32";
+pub(crate) const RANDOM_WRITE_FSYNC: &str = "fio 4K random write QD1, flushed after each";
 pub(crate) const GENERATOR_READ_4: &str = "generator 4K read, 4 connections";
 
 const AS_THEY_COME: &[Role] = &[Role::Peer, Role::Default];
@@ -61,16 +65,38 @@ const WITH_DEGRADED: &[Role] = &[Role::Peer, Role::Default, Role::Degraded];
 const CACHE_MODES: &[Role] = &[Role::Peer, Role::Default, Role::Mode];
 /// Without the default, whose cache takes a good part of the export.
 const SUSTAINED_WRITES: &[Role] = &[Role::Peer, Role::Mode, Role::SmallCache];
+const PROTECTED: &[Role] = &[Role::Peer, Role::Default, Role::Protection];
 
-/// Every load, in the order of the table.
+/// What it costs that writes survive a power failure, in the order of the table: loads for members on a medium that has
+/// something to wait for.
+pub(crate) const DURABLE: &[Workload] = &[
+    of(
+        &[(SEQUENTIAL_WRITE_FLUSHED, Unit::MegabytesPerSecond)],
+        PROTECTED,
+        Client::FioAndFlush(Load::new("write", "1m", 8)),
+    ),
+    of(&[(RANDOM_WRITE_FLUSHED, Unit::Kiops)], PROTECTED, Client::FioAndFlush(Load::new("randwrite", "4k", 32))),
+    of(
+        &[(RANDOM_WRITE_FSYNC_32, Unit::Kiops)],
+        PROTECTED,
+        Client::Fio(Load::new("randwrite", "4k", 32).flushed_after(32)),
+    ),
+    of(&[(RANDOM_WRITE_FSYNC, Unit::Kiops)], PROTECTED, Client::Fio(Load::new("randwrite", "4k", 1).flushed_after(1))),
+];
+
+/// Every other load, in the order of the table.
 pub(crate) const WORKLOADS: &[Workload] = &[
-    of(&[(RANDOM_READ, Unit::Kiops)], WITH_DEGRADED, Client::Fio(load("randread", "4k", 32))),
-    of(&[(RANDOM_WRITE_BURST, Unit::Kiops)], CACHE_MODES, Client::FioBurst(load("randwrite", "4k", 32))),
-    of(&[(RANDOM_WRITE_SUSTAINED, Unit::Kiops)], SUSTAINED_WRITES, Client::FioAndFlush(load("randwrite", "4k", 32))),
-    of(&[(SEQUENTIAL_READ, Unit::MegabytesPerSecond)], AS_THEY_COME, Client::Fio(load("read", "1m", 8))),
-    of(&[(SEQUENTIAL_WRITE, Unit::MegabytesPerSecond)], CACHE_MODES, Client::Fio(load("write", "1m", 8))),
-    of(&[(READ_LATENCY, Unit::Microseconds)], AS_THEY_COME, Client::Fio(load("randread", "4k", 1))),
-    of(&[("fio 4K sequential read QD1", Unit::Kiops)], AS_THEY_COME, Client::Fio(load("read", "4k", 1))),
+    of(&[(RANDOM_READ, Unit::Kiops)], WITH_DEGRADED, Client::Fio(Load::new("randread", "4k", 32))),
+    of(&[(RANDOM_WRITE_BURST, Unit::Kiops)], CACHE_MODES, Client::FioBurst(Load::new("randwrite", "4k", 32))),
+    of(
+        &[(RANDOM_WRITE_SUSTAINED, Unit::Kiops)],
+        SUSTAINED_WRITES,
+        Client::FioAndFlush(Load::new("randwrite", "4k", 32)),
+    ),
+    of(&[(SEQUENTIAL_READ, Unit::MegabytesPerSecond)], AS_THEY_COME, Client::Fio(Load::new("read", "1m", 8))),
+    of(&[(SEQUENTIAL_WRITE, Unit::MegabytesPerSecond)], CACHE_MODES, Client::Fio(Load::new("write", "1m", 8))),
+    of(&[(READ_LATENCY, Unit::Microseconds)], AS_THEY_COME, Client::Fio(Load::new("randread", "4k", 1))),
+    of(&[("fio 4K sequential read QD1", Unit::Kiops)], AS_THEY_COME, Client::Fio(Load::new("read", "4k", 1))),
     of(
         &[
             ("fio 4K random read QD1 p50 beside a 1M writer", Unit::Microseconds),
@@ -90,10 +116,6 @@ pub(crate) const WORKLOADS: &[Workload] = &[
 
 const fn of(rows: &'static [(&'static str, Unit)], roles: &'static [Role], client: Client) -> Workload {
     Workload { rows, roles, client }
-}
-
-const fn load(pattern: &'static str, block: &'static str, depth: u32) -> Load {
-    Load { pattern, block, depth }
 }
 
 /// Bytes of a burst: well within the default cache.
@@ -138,7 +160,7 @@ impl Workload {
                 Outcome { requests, value: bursts[BURSTS / 2].value }
             }
             Client::FioPair => {
-                let (reads, writes) = (load("randread", "4k", 1), load("write", "1m", 8));
+                let (reads, writes) = (Load::new("randread", "4k", 1), Load::new("write", "1m", 8));
                 let mut command = fio::pair(reads, writes, setting.seconds, setting.span, socket, &report);
                 complete(&mut command, setting)?;
                 server.flush()?;
@@ -202,7 +224,8 @@ mod tests {
 
     #[test]
     fn rows_have_names_of_their_own() {
-        let mut names: Vec<&str> = WORKLOADS.iter().flat_map(|workload| workload.rows).map(|row| row.0).collect();
+        let all = WORKLOADS.iter().chain(DURABLE);
+        let mut names: Vec<&str> = all.flat_map(|workload| workload.rows).map(|row| row.0).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
@@ -211,6 +234,11 @@ mod tests {
 
     #[test]
     fn every_workload_has_the_baseline() {
-        assert!(WORKLOADS.iter().all(|workload| workload.is_for(Role::Baseline) && !workload.rows.is_empty()));
+        assert!(
+            WORKLOADS
+                .iter()
+                .chain(DURABLE)
+                .all(|workload| workload.is_for(Role::Baseline) && !workload.rows.is_empty())
+        );
     }
 }
