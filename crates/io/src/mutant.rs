@@ -116,6 +116,7 @@ mutants! {
     SumsCountAsContent: "a flush does not wait for stripes that the log has only the sums of",
     SumsOfPart: "the log has only sums of a part of a stripe",
     SumsWhileDegraded: "the log has only sums of stripes while a member is missing",
+    FlushBeforeSums: "a flush does not wait for whole stripes that were replied to when the log had their sums",
     SumsAnswered: "a write is answered when the log has its sums",
     DropCommitFlush: "a commit does not flush its participants",
     FlushSomeParticipants: "a commit flushes all participants but one",

@@ -7,8 +7,9 @@
 //! Until it is in place, reads of its stripes wait for their lock.
 //!
 //! Of whole parity stripes a record has no content, but a sum of each sector: enough to tell after a crash which of
-//! them have been written, so that parity can be computed again. Such a write is replied to when it is in place, and a
-//! flush is of the members that have it ([`Log::unflushed`]).
+//! them have been written, so that parity can be computed again. Such a write is replied to when it is in place, or
+//! with write-back as others are. A flush waits until it is in place, and is of the members that have it
+//! ([`Log::wait_sums_placed`], [`Log::unflushed`]).
 //!
 //! Invariants:
 //! - Nothing is written in place before its record is durable on all members that are written, or those that lack it
@@ -58,6 +59,7 @@ pub(super) struct Log {
 #[derive(Debug, Default)]
 struct Update {
     pieces: Vec<Piece>,
+    is_by_sums: bool,
     outcome: Option<Result<LogSequence, MemberSet>>,
 }
 
@@ -114,8 +116,9 @@ struct Limits {
 struct Committed {
     sequence: LogSequence,
     participants: MemberSet,
-    /// Updates that are not in place yet.
+    /// Updates that are not in place yet, and those of them that it has the sums of.
     left: usize,
+    sums_left: usize,
     /// The last flush that had begun when the last of them was: later ones cover what is in place.
     placed: u64,
     /// The same of those that it has the sums of; none of them is in place: nothing.
@@ -224,7 +227,7 @@ impl Log {
             }
             assert!(updates[index].pieces.is_empty(), "a task has one update at a time");
             fill(&mut updates[index].pieces);
-            updates[index].outcome = None;
+            (updates[index].outcome, updates[index].is_by_sums) = (None, is_by_sums);
             waiting.push_back(members.tasks.current());
         }
         members.tasks.park().await;
@@ -249,6 +252,21 @@ impl Log {
             self.committed.wait(&members.tasks).await;
         }
         waits
+    }
+
+    /// Waits until everything that the log has the sums of by now is in place, or never will be: it may have been
+    /// replied to.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) async fn wait_sums_placed(&self, members: &Members) -> Result<(), EngineError> {
+        let last = LogSequence(self.state.borrow().next.0 - 1);
+        let is_left = |record: &Committed| record.sequence <= last && record.sums_left > 0;
+        while self.state.borrow().records.iter().any(is_left) && !planted!(FlushBeforeSums) {
+            members.check_frozen()?;
+            self.placed.wait(&members.tasks).await;
+        }
+        members.check_frozen()
     }
 
     /// The members that may lose something which was replied to, and of which the log has no content.
@@ -394,7 +412,7 @@ impl Log {
         for &task in &commit.tasks {
             let sequence = commit.record.expect("tasks have a record");
             if !is_committed {
-                state.in_place(sequence, flusher.begun(), false);
+                state.in_place(sequence, flusher.begun(), state.updates[task.index()].is_by_sums);
             }
             state.updates[task.index()].outcome = Some(if is_committed { Ok(sequence) } else { Err(failed) });
             members.tasks.wake(task);
@@ -534,6 +552,7 @@ impl State {
         record.left -= 1;
         record.placed = begun;
         if is_by_sums {
+            record.sums_left -= 1;
             record.placed_by_sums = Some(begun);
         }
     }
@@ -615,10 +634,12 @@ impl State {
             self.writer(member).seal(sequence, trim, participants, previous);
         }
         let in_place = if tasks.is_empty() { MemberSet::EMPTY } else { participants };
+        let sums_left = tasks.iter().filter(|task| self.updates[task.index()].is_by_sums).count();
         self.records.push_back(Committed {
             sequence,
             participants: in_place,
             left: tasks.len(),
+            sums_left,
             placed: 0,
             placed_by_sums: None,
         });

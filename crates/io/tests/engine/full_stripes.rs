@@ -2,8 +2,9 @@
 //! with all members and without one.
 
 use uraid_io::array::recover;
+use uraid_io::buf::Pool;
 use uraid_io::disk::{MemDisk, OpName, Order};
-use uraid_io::engine::{Command, Engine, EngineError, Reply};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply};
 use uraid_io::format::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode, positions};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
@@ -198,6 +199,44 @@ fn a_whole_stripe_is_in_place_when_it_is_replied_to_and_flushed_by_the_next_flus
         assert_eq!(crate::support::durable_content(&engine)[at(stripe)..][..content.len()], content, "{shape:?}");
         drop(run(&mut engine, Command::Flush).expect("flushed"));
         assert_eq!(engine.counters().total().flushes - before, members, "{shape:?}: nothing is left to flush");
+    }
+}
+
+/// With write-back the reply comes when the log has the sums; a flush, and a durable write, wait for the rest.
+#[test]
+fn with_write_back_a_whole_stripe_is_replied_to_early_and_a_flush_waits_for_it() {
+    for shape in shapes() {
+        let pool = Pool::new(Bytes(1 << 20));
+        let engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+        let mut engine = engine.with_cache(CacheMode::WriteBack, &pool, Bytes(1 << 20));
+        let stripe = engine.geometry().stripe_sectors().0;
+        let content = noise(1, stripe);
+        engine.disk_mut().hold_next_data(MemberIndex(2));
+        engine.submit(1, Command::Write { lba: Lba(stripe), buf: buf(&content), fua: false });
+        let mut replies = Vec::new();
+        engine.disk_mut().allow_reaps(usize::MAX);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert!(matches!(replies[..], [Reply { token: 1, result: Ok(_) }]), "{shape:?}: {replies:?}");
+        assert_eq!(engine.disk().held(), 1, "{shape:?}: it is not in place");
+        replies.clear();
+        engine.submit(2, Command::Flush);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert!(replies.is_empty(), "{shape:?}: {replies:?} before it is in place");
+        engine.disk_mut().let_go(MemberIndex(2), OpName::Write);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert!(matches!(replies[..], [Reply { token: 2, result: Ok(_) }]), "{shape:?}: {replies:?}");
+        assert_eq!(crate::support::durable_content(&engine)[at(stripe)..][..content.len()], content, "{shape:?}");
+
+        let content = noise(2, stripe);
+        replies.clear();
+        engine.disk_mut().hold_next_data(MemberIndex(1));
+        engine.submit(3, Command::Write { lba: Lba(stripe), buf: buf(&content), fua: true });
+        engine.turn(&mut replies).expect("memory does not break");
+        assert!(replies.is_empty() && engine.disk().held() == 1, "{shape:?}: {replies:?} before it is durable");
+        engine.disk_mut().let_go(MemberIndex(1), OpName::Write);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert!(matches!(replies[..], [Reply { token: 3, result: Ok(_) }]), "{shape:?}: {replies:?}");
+        assert_eq!(crate::support::durable_content(&engine)[at(stripe)..][..content.len()], content, "{shape:?}");
     }
 }
 

@@ -61,6 +61,7 @@ pub(in crate::engine) async fn durable(parts: &Parts, covers: Covers) -> Result<
     match &parts.log {
         Some(log) if covers == Covers::Replied && parts.counts_logged() => {
             log.wait_answered(members).await;
+            log.wait_sums_placed(members).await?;
             let unflushed = log.unflushed(members, &parts.flusher);
             if !unflushed.is_empty() {
                 // A flush may have come between one of a stripe's writes and the last of them.

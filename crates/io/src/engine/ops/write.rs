@@ -88,10 +88,12 @@ async fn write_parts<'a>(
         }
         write_run(&mut transfer, start, at..end, |transfer| {
             // A command is answered when the log has the last of it: the content of that, and for a durable one of all.
+            // With write-back sums are enough, as for any write that is in memory only.
             let is_last = transfer.at.0 + transfer.len.0 == whole.end.0;
             let takes_sums = writing::takes_sums(transfer);
             is_by_sums |= takes_sums;
-            let is_there = !(takes_sums || fua && is_by_sums) || planted!(SumsAnswered);
+            let is_early = parts.writeback.is_on() && !fua;
+            let is_there = is_early || !(takes_sums || fua && is_by_sums) || planted!(SumsAnswered);
             if is_last && parts.counts_logged() && is_there {
                 *answerable = Some(parts.replies.promise(ticket, size, fua));
             }
