@@ -228,12 +228,12 @@ mod tests {
 
     #[test]
     fn options_of_one_job_follow_its_name() {
-        let (reads, writes) = (Load::new("randread", "4k", 1), Load::new("write", "1m", 8));
+        let (reads, writes) = (Load::new("randread", "4k", 1), Load::new("write", "1m", 8).flushed_after(3));
         let command = pair(reads, writes, 2, 4096, Path::new("/s"), Path::new("/r"));
         let words: Vec<String> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         let jobs = words.iter().position(|word| word == "--name=measured").unwrap();
-        let expected =
-            "--name=measured --rw=randread --bs=4k --iodepth=1 --name=loading --rw=write --bs=1m --iodepth=8";
+        let expected = "--name=measured --rw=randread --bs=4k --iodepth=1 --fsync=0 \
+                        --name=loading --rw=write --bs=1m --iodepth=8 --fsync=3";
         assert_eq!(words[jobs..].join(" "), expected);
         assert!(words[..jobs].iter().any(|word| word == "--runtime=2"), "{words:?}");
     }
