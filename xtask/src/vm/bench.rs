@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
 
-/// What is compared, as the guest names it: the peer, then uraid.
-const SERVERS: [&str; 2] = ["md", "uraid"];
+/// What uraid is compared with, as the guest names it: with a bitmap, and with a partial parity log.
+const PEERS: [&str; 2] = ["md", "md-ppl"];
 
-/// A Markdown table of medians and of uraid's share of the peer's, from the guest's lines "SERVER WORKLOAD
+/// A Markdown table of medians and of uraid's share of the peers', from the guest's lines "SERVER WORKLOAD
 /// BYTES_PER_SECOND".
 ///
 /// # Errors
@@ -24,8 +24,9 @@ pub(super) fn table(results: &str) -> anyhow::Result<String> {
         ensure!(speed > 0.0, "nothing was done: {line}");
         runs.entry((workload, server)).or_default().push(speed);
     }
-    let mut table = String::from("| workload | md + nbdkit, MiB/s | uraid, MiB/s | uraid / md |\n|---|---|---|---|\n");
-    let workloads: Vec<&str> = runs.keys().filter(|(_, server)| *server == SERVERS[0]).map(|(name, _)| *name).collect();
+    let mut table = String::from("| workload, MiB/s | md | md with ppl | uraid | uraid / md | uraid / md with ppl |\n");
+    table += "|---|---:|---:|---:|---:|---:|\n";
+    let workloads: Vec<&str> = runs.keys().filter(|(_, server)| *server == PEERS[0]).map(|(name, _)| *name).collect();
     ensure!(!workloads.is_empty(), "the guest measured nothing");
     for workload in workloads {
         let median = |server: &str| {
@@ -33,9 +34,14 @@ pub(super) fn table(results: &str) -> anyhow::Result<String> {
                 .map(|speeds| median(speeds))
                 .with_context(|| format!("{server} lacks {workload}"))
         };
-        let (peer, ours) = (median(SERVERS[0])?, median(SERVERS[1])?);
-        let mib = f64::from(1 << 20);
-        writeln!(table, "| {workload} | {:.1} | {:.1} | {:.2} |", peer / mib, ours / mib, ours / peer)?;
+        let ([bitmap, ppl], ours) = ([median(PEERS[0])?, median(PEERS[1])?], median("uraid")?);
+        let [one, other, own] = [bitmap, ppl, ours].map(|speed| speed / f64::from(1 << 20));
+        writeln!(
+            table,
+            "| {workload} | {one:.1} | {other:.1} | {own:.1} | {:.2} | {:.2} |",
+            ours / bitmap,
+            ours / ppl
+        )?;
     }
     Ok(table)
 }
@@ -53,15 +59,15 @@ mod tests {
 
     #[test]
     fn medians_are_compared() {
-        let results =
-            "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\nuraid read 1\n";
+        let results = "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\nuraid read 1\n\
+             md-ppl read 6291456\n";
         let table = table(results).unwrap();
-        assert!(table.ends_with("| read | 2.0 | 3.0 | 1.50 |\n"), "{table}");
+        assert!(table.ends_with("| read | 2.0 | 6.0 | 3.0 | 1.50 | 0.50 |\n"), "{table}");
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        assert!(table("md read 1\n").unwrap_err().to_string().contains("uraid lacks read"));
+        assert!(table("md read 1\n").unwrap_err().to_string().contains("md-ppl lacks read"));
         assert!(table("md read\n").is_err());
         assert!(table("").is_err());
         assert!(table("md read 0\nuraid read 1\n").is_err());

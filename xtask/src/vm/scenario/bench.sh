@@ -1,4 +1,5 @@
-# RAID 5 of the same disks through the same client: md exported by nbdkit, and uraid. Taken in turn; /run/vm/results gets a line
+# RAID 5 of the same disks through the same client: md with a bitmap and with a partial parity log (which closes the
+# write hole), exported by nbdkit, and uraid. Taken in turn; /run/vm/results gets a line
 # "SERVER WORKLOAD BYTES_PER_SECOND" for each run. Variable: ROUNDS.
 
 all=($(disks 4))
@@ -31,8 +32,10 @@ with_uraid() {
     unserve
 }
 
+# with_md NAME OPTION: as NAME, with this option for what an unclean stop leaves.
 with_md() {
-    mdadm --create /dev/md0 --quiet --run --assume-clean --bitmap=internal --level=5 --chunk=64 --raid-devices=4 "${all[@]}" </dev/null
+    local name=$1
+    mdadm --create /dev/md0 --quiet --run --assume-clean "$2" --level=5 --chunk=64 --raid-devices=4 "${all[@]}" </dev/null
     # Parity of what assume-clean took over has to be right before it is updated.
     echo repair >/sys/block/md0/md/sync_action
     within 120 grep -q idle /sys/block/md0/md/sync_action
@@ -40,7 +43,7 @@ with_md() {
     local server=$!
     within 20 test -S /run/nbdkit.sock
     attach /dev/nbd0 -unix /run/nbdkit.sock -C 2
-    measure md
+    measure "$name"
     detach /dev/nbd0
     kill $server
     wait $server || true
@@ -53,6 +56,7 @@ modules nbd raid456
 : >/run/vm/results
 for round in $(seq "$ROUNDS"); do
     say "round $round"
-    with_md
+    with_md md --bitmap=internal
+    with_md md-ppl --consistency-policy=ppl
     with_uraid
 done
