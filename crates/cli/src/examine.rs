@@ -1,19 +1,20 @@
 //! `uraid examine`: shows members' own records about their array.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
+use uraid_io::array::{Candidate, Look, Named, Opened, Patience, Verdict, candidates, judge, look, lost_of_saved};
 use uraid_io::badblocks;
 use uraid_io::engine::survives;
 use uraid_io::format::badblocks::{BadBlocks, Damaged, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, Reshape, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_io::{lost, lost_between};
-use uraid_layout::{Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Spec};
+use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Spec};
 use uraid_serve::clock::now;
 use uraid_serve::health::{RANGES_TOLD, SCRUB_OWED, ranges};
 use uraid_serve::names::{layout_name, level_name, level_title};
@@ -77,6 +78,9 @@ pub(crate) struct Report {
     blank: bool,
     /// The shape that it is getting, and how far that has come; `null` if it has one.
     pub(crate) reshape: Option<ReshapeReport>,
+    /// It was stopped cleanly.
+    #[serde(skip)]
+    is_clean: bool,
     /// How many members may fail, in any combination.
     tolerance: usize,
     /// How many more may fail beside those that are missing or incomplete; between two shapes, in both.
@@ -161,11 +165,12 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
     for (path, reason) in unreadable {
         tracing::warn!("{}: {reason}", path.display());
     }
-    let known = members.into_iter().map(|opened| {
-        let list = badblocks::load(&opened.member, &opened.candidate.superblock);
-        ((opened.size, list), opened.candidate)
-    });
-    let (facts, candidates): (Vec<_>, Vec<_>) = known.unzip();
+    let (mut opened, mut facts, mut candidates) = (Vec::new(), Vec::new(), Vec::new());
+    for Opened { member, candidate, size, .. } in members {
+        facts.push((size, badblocks::load(&member, &candidate.superblock)));
+        opened.push(member);
+        candidates.push(candidate);
+    }
     let verdict = judge(&candidates)?;
     let (superblock, geometry) = (&verdict.superblock, &verdict.geometry);
     let level = geometry.spec().level;
@@ -182,7 +187,9 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         counted.filter_map(|(member, (_, list))| Some((MemberIndex(member.slot), list.ok()?))).collect();
     let missing = MemberSet::all(superblock.slots.len()).minus(lists.iter().map(|&(slot, _)| slot).collect());
     let (shapes, lost_members) = (superblock.shapes(), missing.union(verdict.rebuilding()));
-    let lost = lost_of(&verdict, lost_members, &lists, are_listed);
+    let held: Vec<_> = opened.iter().zip(&candidates).map(|(member, own)| (member, &own.superblock)).collect();
+    let saved = lost_of_saved(superblock, &held);
+    let lost = lost_of(&verdict, lost_members, &lists, saved, are_listed);
     members.sort_by_key(|member| member.slot);
     Ok(Report {
         uuid: superblock.array,
@@ -194,6 +201,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         copies: if let uraid_layout::Level::Raid10 { copies } = level { Some(copies) } else { None },
         epoch: superblock.epoch.0,
         state: state(superblock),
+        is_clean: superblock.is_clean,
         consistency: consistency_name(superblock.consistency),
         integrity: integrity_name(superblock.integrity),
         size: geometry.capacity().bytes().0,
@@ -218,6 +226,7 @@ fn lost_of(
     verdict: &Verdict,
     missing: MemberSet,
     lists: &[(MemberIndex, BadBlocks)],
+    saved: Vec<Range<Lba>>,
     are_listed: bool,
 ) -> Option<LostContent> {
     let list = |slot: MemberIndex| {
@@ -225,7 +234,7 @@ fn lost_of(
         found.map_or_else(BadBlocks::default, |(_, list)| list.clone())
     };
     let lost = match verdict.superblock.course().zip(verdict.superblock.reshape) {
-        Some((course, reshape)) => lost_between(&course, &reshape, missing, &list),
+        Some((course, reshape)) => lost_between(&course, &reshape, missing, &list, saved),
         None => lost(&verdict.geometry, missing, &list),
     };
     LostContent::of(&lost, if are_listed { usize::MAX } else { RANGES_TOLD })
@@ -394,7 +403,12 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     }
     if let Some(reshape) = &report.reshape {
         print(format_args!("  {reshape}"))?;
-        print(format_args!("  go on with `uraid reshape MEMBERS`, or back with `uraid reshape --abort MEMBERS`"))?;
+        let next = if report.is_clean {
+            "go on with `uraid reshape MEMBERS`, or back with `uraid reshape --abort MEMBERS`"
+        } else {
+            "it was not stopped cleanly: serve it, and it goes on, or back after `uraid reshape --abort`"
+        };
+        print(format_args!("  {next}"))?;
     }
     if report.blank {
         print(format_args!(

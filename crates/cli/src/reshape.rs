@@ -265,7 +265,11 @@ fn resume(args: &ReshapeArgs, under_way: UnderWay) -> Result<()> {
     if args.begin {
         bail!("this reshape is on record already: serve the array, with all members, and its content moves");
     }
+    if args.rehearse {
+        bail!("this reshape is under way: there is nothing to rehearse; `uraid examine` says how far it is");
+    }
     let is_back = args.abort || state.is_back;
+    let reshaping = under_way.open(is_back, args.degraded)?;
     let course = state.course(from)?;
     let done = state.mark.0.abs_diff(course.end(course.heading(!is_back)).0) * 512;
     let (source, target) = if is_back { (&state.to, &from) } else { (&from, &state.to) };
@@ -283,10 +287,7 @@ fn resume(args: &ReshapeArgs, under_way: UnderWay) -> Result<()> {
             size(state.kept.bytes().0)
         ))?;
     }
-    if args.rehearse {
-        return examine::show(&examine::report(&args.members)?, args.json);
-    }
-    carry_out(args, under_way.open(is_back, args.degraded)?, is_back)
+    carry_out(args, reshaping, is_back)
 }
 
 /// Moves the content, and shows the array that comes of it.

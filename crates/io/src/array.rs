@@ -50,8 +50,8 @@ pub(crate) use overlay::Overlay;
 pub use recover::{recover, recovery_bytes};
 pub use reshape::{
     Exchange, Found, NewMember, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay,
-    Unserved, Work, begin_reshape, begin_served, finish_served, first_and_last, open_for_reshape, plan_reshape,
-    plan_served, rehearse_moves,
+    Unserved, Work, begin_reshape, begin_served, finish_served, first_and_last, lost_of_saved, open_for_reshape,
+    plan_reshape, plan_served, rehearse_moves,
 };
 pub use sectors::LargeSectors;
 pub use select::{Ignored, Look, Wanted, select};

@@ -44,18 +44,19 @@ pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) 
 }
 
 /// The same of an array that is on its way from one shape to another: what content that has moved lacks in one of them,
-/// and what the rest lacks in the other. Of a window that is saved nothing is told.
+/// and what the rest lacks in the other. Of a window that is saved that is `saved`.
 #[must_use]
 pub fn lost_between(
     course: &Course,
     reshape: &Reshape,
     missing: MemberSet,
     list: &dyn Fn(MemberIndex) -> BadBlocks,
+    saved: Vec<Range<Lba>>,
 ) -> Vec<Range<Lba>> {
     let moving = course.ahead(reshape.mark, course.heading(reshape.is_back), reshape.saved);
     let (start, end) = moving.map_or((reshape.mark, reshape.mark), |moving| (moving.start, moving.end));
     let [below, above] = [course.below(), course.above()].map(|shape| lost(shape, missing, list));
-    clip(&below, &(Lba(0)..start)).into_iter().chain(clip(&above, &(end..Lba(course.kept().0)))).collect()
+    clip(&below, &(Lba(0)..start)).into_iter().chain(saved).chain(clip(&above, &(end..Lba(course.kept().0)))).collect()
 }
 
 /// What these ranges have of another one.

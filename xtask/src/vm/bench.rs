@@ -59,8 +59,8 @@ mod tests {
 
     #[test]
     fn medians_are_compared() {
-        let results = "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\nuraid read 1\n\
-             md-ppl read 6291456\n";
+        let results = "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\n\
+                       uraid read 1\nmd-ppl read 6291456\n";
         let table = table(results).unwrap();
         assert!(table.ends_with("| read | 2.0 | 6.0 | 3.0 | 1.50 | 0.50 |\n"), "{table}");
     }

@@ -47,7 +47,7 @@ use crate::format::superblock::{Area, Areas, Reshape, SUPERBLOCK_BYTES, SlotEntr
 use crate::member::Access;
 pub use error::ReshapeError;
 pub use exchange::Exchange;
-pub use files::{Found, Prepared, UnderWay, open_for_reshape};
+pub use files::{Found, Prepared, UnderWay, lost_of_saved, open_for_reshape};
 use lacking::Listed;
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};

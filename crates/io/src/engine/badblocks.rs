@@ -181,8 +181,14 @@ impl BadLists {
 
     /// The parity of what is to be written that tells nothing: it is in its member's list, or two of its units are in
     /// theirs, of which one is to be written. A write that can't keep it in agreement does without. None: there is no
-    /// such parity, it is to be kept in other columns, or what is to be written is of several stripes.
-    pub(super) fn lost_parity(&self, geometry: &Geometry, extents: &[Extent]) -> Option<LostParity> {
+    /// such parity, it is to be kept in other columns, what is to be written is of several stripes, or nobody else
+    /// would have it, as its member is `missing`.
+    pub(super) fn lost_parity(
+        &self,
+        geometry: &Geometry,
+        missing: MemberSet,
+        extents: &[Extent],
+    ) -> Option<LostParity> {
         let (mut lost, mut kept) = (LostParity::default(), Vec::new());
         let is_first = Cell::new(true);
         for piece in extents.iter().flat_map(|extent| units(geometry, extent)) {
@@ -195,6 +201,7 @@ impl BadLists {
             let is_bad = |cell: Unit| self.covers(place(cell).0, &place(cell).1);
             let lacks = |other: Unit| other != cell && self.touches(place(other).0, &place(other).1);
             let groups = geometry.map(stripe).groups().iter().filter(|group| group.data.contains(&cell));
+            let kept_before = kept.len();
             for group in groups {
                 let (member, sectors) = place(group.parity);
                 let tells_nothing = is_bad(cell) && group.data.iter().any(|&other| lacks(other));
@@ -204,6 +211,10 @@ impl BadLists {
                 } else {
                     kept.push(group.parity);
                 }
+            }
+            let is_somewhere = kept.len() > kept_before || !missing.contains(geometry.member(cell));
+            if !is_somewhere && !planted!(WrittenNowhere) {
+                return None;
             }
         }
         let is_apart = !lost.cells.iter().any(|cell| kept.contains(cell));

@@ -4,7 +4,8 @@
 //! cache of its own ([`Parts`](super::parts::Parts)), and an address is in one of them. The mark moves while nothing
 //! else is under way ([`ops::reshape`](super::ops::reshape)), so no operation sees it move.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
 use uraid_layout::reshape::{Course, Heading, Pace};
 use uraid_layout::{Bytes, Lba};
@@ -23,6 +24,9 @@ pub(super) enum Side {
     Above,
 }
 
+/// A window, and what nobody has of it.
+type Moved = (Range<Lba>, Vec<Range<Lba>>);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Between {
@@ -40,6 +44,10 @@ pub(super) struct Between {
     pub(super) stuck: Cell<Option<Lba>>,
     /// Memory for what moves.
     pub(super) memory: Pool,
+    /// The window whose places change, and what nobody has of it, whatever lists say of either shape.
+    pub(super) moving: RefCell<Option<Moved>>,
+    /// Something that members lacked was written: what could not move may.
+    pub(super) is_mended: Cell<bool>,
 }
 
 impl Between {
@@ -60,6 +68,8 @@ impl Between {
             window: Cell::new(Bytes(u64::MAX)),
             stuck: Cell::new(None),
             memory: Pool::new(MEMORY),
+            moving: RefCell::default(),
+            is_mended: Cell::new(false),
         })
     }
 

@@ -51,7 +51,7 @@ pub enum EngineError {
     Frozen,
     /// The data can't be read from its member nor computed from the others.
     #[error(
-        "sectors {lba}..+{len} can't be read: {} failed or missing, and the other members can't make up for that",
+        "sectors {lba}..+{len} can't be read: {} can't give it, and the other members can't make up for that",
         named(*members)
     )]
     Unreadable {

@@ -69,10 +69,12 @@ impl Sides {
     pub(super) fn lost(&self) -> Rc<[Range<Lba>]> {
         let of = |parts: &Parts| parts.bad.lost(parts.geometry(), parts.members.record().lost());
         let Some(between) = self.below.members.between() else { return of(&self.below) };
-        let mark = between.mark.get();
+        let (mark, moving) = (between.mark.get(), between.moving.borrow());
+        let moving = moving.as_ref().filter(|_| !planted!(LostToldByLists));
+        let (window, lost) = moving.map_or((mark..mark, &[][..]), |(window, lost)| (window.clone(), lost));
         let (below, above) = (of(&self.below), of(self.of(Side::Above)));
-        let (lower, upper) = (Lba(0)..mark, mark..Lba(u64::MAX));
-        clip(&below, &lower).into_iter().chain(clip(&above, &upper)).collect()
+        let (lower, upper) = (Lba(0)..window.start, window.end..Lba(u64::MAX));
+        clip(&below, &lower).into_iter().chain(lost.iter().cloned()).chain(clip(&above, &upper)).collect()
     }
 
     /// Gives each of them a cache, of `size` together.

@@ -550,7 +550,7 @@ fn write(
 ) -> Result<LostParity, PlanError> {
     match planner.write(plan, view, extents) {
         Err(error @ PlanError::Unreadable { .. }) => {
-            let without = bad.lost_parity(view.geometry, extents).ok_or(error)?;
+            let without = bad.lost_parity(view.geometry, view.missing, extents).ok_or(error)?;
             let repair = view.repair.beside(view.geometry, without.stripe, without.cells.iter().copied());
             let view = View { repair: &repair, left_out: &without.cells, ..*view };
             planner.write(plan, &view, extents).map(|_| without)

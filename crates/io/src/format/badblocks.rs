@@ -141,14 +141,15 @@ impl BadBlocks {
     }
 
     fn clear(&mut self, sectors: Range<DiskSector>, unread: u8, absent: u8) -> bool {
-        let mut has_changed = false;
-        for (block, mask) in blocks(sectors) {
-            let Some(entry) = self.blocks.get_mut(&block) else { continue };
+        let (mut has_changed, first) = (false, sectors.start.0 / BLOCK.0);
+        let entries = self.blocks.range_mut(first..first.max(sectors.end.0.div_ceil(BLOCK.0)));
+        for (&block, entry) in entries {
+            let mask = mask_of(block, &sectors);
             let left = Entry { unread: entry.unread & !(mask & unread), absent: entry.absent & !(mask & absent) };
             has_changed |= left != std::mem::replace(entry, left);
-            if left.unread | left.absent == 0 {
-                self.blocks.remove(&block);
-            }
+        }
+        if has_changed {
+            self.blocks.retain(|_, entry| entry.unread | entry.absent != 0);
         }
         has_changed
     }
@@ -284,14 +285,16 @@ impl Entry {
 
 /// The blocks of a range of sectors, each with the bits of its sectors in the range.
 fn blocks(sectors: Range<DiskSector>) -> impl Iterator<Item = (u64, u8)> {
-    let (start, end) = (sectors.start.0, sectors.end.0);
-    let blocks = (start / BLOCK.0..end.div_ceil(BLOCK.0)).map(move |block| {
-        let first = start.saturating_sub(block * BLOCK.0);
-        let last = (end - block * BLOCK.0).min(BLOCK.0);
-        let mask = (0xff_u32 << first) & (0xff >> (BLOCK.0 - last));
-        (block, u8::try_from(mask & 0xff).expect("eight bits"))
-    });
-    blocks.filter(|&(_, mask)| mask != 0)
+    let blocks = sectors.start.0 / BLOCK.0..sectors.end.0.div_ceil(BLOCK.0);
+    blocks.map(move |block| (block, mask_of(block, &sectors))).filter(|&(_, mask)| mask != 0)
+}
+
+/// The bits of a block's sectors in a range that has some of the block.
+fn mask_of(block: u64, sectors: &Range<DiskSector>) -> u8 {
+    let first = sectors.start.0.saturating_sub(block * BLOCK.0);
+    let last = (sectors.end.0 - block * BLOCK.0).min(BLOCK.0);
+    let mask = (0xff_u32 << first) & (0xff >> (BLOCK.0 - last));
+    u8::try_from(mask & 0xff).expect("eight bits")
 }
 
 /// Joins adjacent sectors.

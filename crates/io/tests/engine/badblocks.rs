@@ -15,9 +15,10 @@ use uraid_layout::{
 use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
 use crate::recovery::{Members, assembled, assembled_with, superblock, try_assembled};
 use crate::replace::{assert_replaced, replacement};
+use crate::reshape_lost::{ask, lose};
 use crate::support::{
-    CHUNK, RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, noise, read, rm2, run, shapes, size, small,
-    write,
+    CHUNK, RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, images, noise, read, rm2, run, shapes, size,
+    small, write,
 };
 
 /// The sectors that a member's list has, for a reason, as runs.
@@ -684,4 +685,38 @@ fn parity_is_not_computed_from_what_is_absent() {
     }
     let sectors = DiskSector(32)..DiskSector(40);
     assert!(engine.bad_blocks(MemberIndex(1)).expect("a list").touches(&sectors));
+}
+
+/// What is to be written of a missing member is in parity alone. Where that can't be made, as more is lost of its
+/// column, the write is an error: until that is written, or all of it is together.
+#[test]
+fn a_write_that_nobody_could_hold_is_an_error() {
+    let shape = small(RAID5, 4);
+    let geometry = shape.geometry();
+    // Of the first stripe members 0 to 2 have the data, and member 3 the parity.
+    let (first, second) = (Lba(0), Lba(geometry.chunk().0));
+    assert_eq!([first, second].map(|lba| geometry.locate(lba).member.0), [0, 1]);
+    let (engine, content) = filled(shape, Order::Fifo);
+    let mut members = images(&engine);
+    lose(&mut members, &geometry, &[second.0]);
+    for (whole, is_whole) in [(geometry.stripe_sectors().0, true), (1, false)] {
+        let opened = assembled(MemDisk::new(members.clone(), Order::Fifo), &members);
+        let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
+        drop(ask(&mut engine, fail(MemberIndex(0))).expect("given up"));
+        let new = noise(77, geometry.stripe_sectors().0);
+        let write = |lba: Lba, len: u64| Command::Write { lba, buf: buf(&new[..size(Bytes(len * 512))]), fua: false };
+        let error = ask(&mut engine, write(first, 1)).expect_err("nobody would hold it");
+        assert!(matches!(error, EngineError::Unreadable { .. }), "{error}");
+        if !is_whole {
+            drop(ask(&mut engine, write(second, 1)).expect("it is on its own member"));
+        }
+        drop(ask(&mut engine, write(first, whole)).expect("all else is known"));
+        let read =
+            ask(&mut engine, Command::Read { lba: first, buf: buf(&[0; 512]) }).expect("read").expect("a buffer");
+        assert!(read.as_ref() == &new[..512], "whole: {is_whole}");
+        let read =
+            ask(&mut engine, Command::Read { lba: Lba(1), buf: buf(&[0; 512]) }).expect("read").expect("a buffer");
+        let expected = if is_whole { &new[512..1024] } else { &content[512..1024] };
+        assert!(read.as_ref() == expected, "whole: {is_whole}");
+    }
 }

@@ -27,7 +27,7 @@ fn lost_of(case: &Case) -> Vec<u64> {
 }
 
 /// Has nobody have these sectors: whoever is to have them lacks them, and holds something else.
-fn lose(members: &mut Members, geometry: &Geometry, lost: &[u64]) {
+pub(crate) fn lose(members: &mut Members, geometry: &Geometry, lost: &[u64]) {
     let mut lists = vec![BadBlocks::default(); members.len()];
     for &lba in lost {
         let places = std::iter::once(geometry.locate(Lba(lba))).chain(geometry.parity_of(Lba(lba)));
@@ -60,7 +60,10 @@ fn list_of(bytes: &[u8]) -> BadBlocks {
 }
 
 /// Carries out a command.
-fn ask<D: uraid_io::disk::Disk>(engine: &mut Engine<D, u64>, command: Command) -> Result<Option<Buf>, EngineError> {
+pub(crate) fn ask<D: uraid_io::disk::Disk>(
+    engine: &mut Engine<D, u64>,
+    command: Command,
+) -> Result<Option<Buf>, EngineError> {
     let mut replies = Vec::new();
     engine.submit(0, command);
     while replies.is_empty() {
@@ -87,9 +90,9 @@ fn assert_lost<D: uraid_io::disk::Disk>(engine: &mut Engine<D, u64>, content: &[
             Err(EngineError::Unreadable { .. }) => assert!(lost.contains(&lba), "{context}: sector {lba} is there"),
             Err(error) => panic!("{context}: sector {lba}: {error}"),
         }
+        // Something may move meanwhile.
+        assert_eq!(told(engine), lost, "{context}: what it says");
     }
-    let told: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
-    assert_eq!(told, lost, "{context}: what it says");
 }
 
 /// Asserts that of an array at rest these sectors are lost, and nothing else; and when they are written, nothing is.
@@ -226,54 +229,58 @@ fn what_a_medium_gives_after_all_is_not_lost() {
     assert!(after.iter().flatten().all(|bytes| list_of(bytes).is_empty()));
 }
 
-/// RAID 5 of four in another rotation, of which member 1 is missing, and of stripe 4 the sectors 0 to 7 of another one
-/// are lost: then those of the missing member are, too, and in the new shape there may be others.
-fn beside_a_missing_member(is_logged: bool) -> (Case, Members, Vec<u8>) {
+/// RAID 5 of four that is to get another rotation, with these sectors lost.
+fn in_another_rotation(consistency: Consistency, lost: &[u64]) -> (Case, Members, Vec<u8>) {
     let right = Level::Raid5 { rotation: Rotation::RightAsymmetric };
-    let consistency = if is_logged { Consistency::Log } else { Consistency::Bitmap };
     let case = case(Shape { consistency, ..small(RAID5, 4) }, right, 4);
     let (mut members, content) = case.members_with_log(Bytes(256 << 10));
-    members[1] = None;
+    lose(&mut members, &case.from.geometry(), lost);
     (case, members, content)
 }
 
-/// Where only parity has content, it does not move beside content that is lost: parity would say nothing any more.
+/// What an array says that is lost.
+fn told<D: uraid_io::disk::Disk>(engine: &Engine<D, u64>) -> Vec<u64> {
+    engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect()
+}
+
+/// An array at rest.
+fn at_rest(members: &Members) -> Engine<MemDisk, u64> {
+    let opened = assembled(MemDisk::new(members.clone(), Order::Fifo), members);
+    opened.into_engine().expect("an engine")
+}
+
+/// Where only parity has content, it does not move beside content that is lost: parity would say nothing any more. That
+/// is found out before anything has begun, and where a member is missing later.
 #[test]
 fn content_that_only_parity_would_have_does_not_move_beside_what_is_lost() {
     let (mut moved, mut stopped) = (0, 0);
     for lba in (0..24 * 3 * 8).step_by(8) {
-        let (case, mut members, content) = beside_a_missing_member(false);
-        let geometry = case.from.geometry();
-        if geometry.locate(Lba(lba)).member == MemberIndex(1) {
-            continue;
-        }
-        lose(&mut members, &geometry, &[lba]);
-        // What was lost before it began: the sector, and that of the missing member beside it, if it has data there.
-        let opened = assembled(MemDisk::new(members.clone(), Order::Fifo), &members);
-        let engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
-        let before: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
-        let mut power = Power::new(members.clone(), usize::MAX);
-        let outcome = go(&mut power, &members, &case, false, true).expect("it has another shape");
-        let after = power.cut(&mut Random(1));
-        match outcome {
-            Ok(_) => {
-                moved += 1;
-                let opened = assembled(MemDisk::new(after.clone(), Order::Fifo), &after);
-                let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
-                assert_lost(&mut engine, &content, &before, &format!("sector {lba}"));
-            }
-            Err(ReshapeError::LosesMore { lba: more }) => {
+        let context = format!("sector {lba}");
+        let (case, whole, content) = in_another_rotation(Consistency::Bitmap, &[lba]);
+        let begun = (0..).map(|left| reshape(&whole, &case, false, left, &mut Random(1)).1);
+        let mut begun =
+            begun.into_iter().find(|after| judged(after).1.superblock.reshape.is_some()).expect("it begins");
+        let mut fewer = whole.clone();
+        (fewer[1], begun[1]) = (None, None);
+        // The sector, and that of the missing member beside it, if it has data there.
+        let before = told(&at_rest(&fewer));
+        let opened = assembled(MemDisk::new(fewer.clone(), Order::Fifo), &fewer);
+        let planned = plan(&opened, &fewer, &case);
+        let mut power = Power::new(begun.clone(), usize::MAX);
+        let outcome = go(&mut power, &begun, &case, false, true).expect("it is under way");
+        let mut after = power.cut(&mut Random(1));
+        match (outcome, planned) {
+            (Ok(_), Ok(_)) => moved += 1,
+            (Err(ReshapeError::LosesMore { lba: more }), Err(ReshapeError::LosesMore { .. })) => {
                 stopped += 1;
-                assert!(!before.contains(&more.0), "sector {lba}");
+                assert!(!before.contains(&more.0), "{context}");
                 let mut power = Power::new(after.clone(), usize::MAX);
-                go(&mut power, &after, &case, true, true).expect("it is under way").expect("back");
-                let home = power.cut(&mut Random(1));
-                let opened = assembled(MemDisk::new(home.clone(), Order::Fifo), &home);
-                let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
-                assert_lost(&mut engine, &content, &before, &format!("sector {lba}, back"));
+                drop(go(&mut power, &after, &case, true, true).expect("it is under way").expect("back"));
+                after = power.cut(&mut Random(1));
             }
-            Err(error) => panic!("sector {lba}: {error}"),
+            (outcome, planned) => panic!("{context}: {outcome:?}, planned: {planned:?}"),
         }
+        assert_lost(&mut at_rest(&after), &content, &before, &context);
     }
     assert!(moved > 0 && stopped > 0, "{moved} moved, {stopped} did not");
 }
@@ -293,8 +300,7 @@ fn an_array_that_grows_after_it_lacks_nothing_there() {
         let opened = assembled(MemDisk::new(after.clone(), Order::Fifo), &after);
         let grown = grow(opened, &sizes, None).unwrap_or_else(|error| panic!("{context}: {error}"));
         let mut engine: Engine<MemDisk, u64> = grown.into_engine().expect("an engine");
-        let told: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
-        assert_eq!(told, (last..last + 8).collect::<Vec<u64>>(), "{context}");
+        assert_eq!(told(&engine), (last..last + 8).collect::<Vec<u64>>(), "{context}");
         let more = engine.geometry().capacity().0 - last - 8;
         let read = ask(&mut engine, Command::Read { lba: Lba(last + 8), buf: Buf::zeroed(Sectors(more).bytes()) });
         let read = read.unwrap_or_else(|error| panic!("{context}: {error}")).expect("its memory");
@@ -348,6 +354,7 @@ fn serve(power: &mut Power, now: &Members, case: &Case, content: &[u8], lost: &[
         engine.tick();
         let way = engine.reshape().expect("it is under way").progress();
         assert_eq!(way.stuck, None, "{context}");
+        assert_eq!(told(&engine), lost, "{context}, {} of {} sectors, while more moves", way.done.0, way.total.0);
         let has_moved = mark.replace(way.done) != Some(way.done);
         if has_moved && is_uncut {
             assert_lost(&mut engine, content, lost, &format!("{context}, {} of {} sectors", way.done.0, way.total.0));
@@ -394,6 +401,7 @@ fn what_nobody_has_moves_while_the_array_is_served() {
         let lost = lost_of(&case);
         lose(&mut members, &case.from.geometry(), &lost);
         let mut power = Power::new(members.clone(), usize::MAX);
+        power.late = Some(Random(3));
         assert!(serve(&mut power, &members, &case, &content, &lost, &context), "{context}");
         assert_rest(&power.cut(&mut Random(1)), &content, &lost, &context);
     }
@@ -424,18 +432,17 @@ fn cuts_of_a_served_array_neither_lose_more_nor_invent() {
 }
 
 #[test]
-fn a_served_array_does_not_move_what_only_parity_would_have() {
-    let (case, mut members, content) = beside_a_missing_member(true);
-    let geometry = case.from.geometry();
-    lose(
-        &mut members,
-        &geometry,
-        &(0..24 * 3 * 8).step_by(8).filter(|&lba| geometry.locate(Lba(lba)).member.0 == 0).collect::<Vec<u64>>(),
-    );
-    let opened = assembled(MemDisk::new(members.clone(), Order::Fifo), &members);
-    let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
-    let before: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
+fn a_served_array_does_not_move_what_only_parity_would_have_until_what_is_lost_is_written() {
+    let geometry = case(small(RAID5, 4), RAID5, 4).from.geometry();
+    let lost: Vec<u64> = (0..24 * 3 * 8).step_by(8).filter(|&lba| geometry.locate(Lba(lba)).member.0 == 0).collect();
+    let (case, members, content) = in_another_rotation(Consistency::Log, &lost);
+    let mut engine = at_rest(&members);
     begin_served(&mut engine, &case.target(), &[], Uuid::from_u128(6)).expect("begun");
+    engine.reshape().expect("begun").limit_rate(Some(Bytes(1)));
+    drop(run_on(&mut engine, Command::Fail { member: MemberIndex(1) }));
+    let before = told(&engine);
+    assert!(before.len() > lost.len(), "of the missing member's some is lost, too");
+    engine.reshape().expect("begun").limit_rate(None);
     let mut replies = Vec::new();
     for _ in 0..2000 {
         engine.turn(&mut replies).expect("memory does not break");
@@ -446,18 +453,36 @@ fn a_served_array_does_not_move_what_only_parity_would_have() {
     }
     assert!(engine.reshape().expect("under way").progress().stuck.is_some(), "it waits");
     assert_lost(&mut engine, &content, &before, "it waits");
-    // Whoever writes what is lost lets it go on.
+    let mut unwritten = Vec::new();
     for &lba in &before {
-        let mut buf = Buf::zeroed(Bytes(512));
-        buf.as_mut().copy_from_slice(&content[size(Bytes(lba * 512))..][..SECTOR]);
-        drop(run_on(&mut engine, Command::Write { lba: Lba(lba), buf, fua: false }));
+        let written = ask(&mut engine, write_of(&content, lba));
+        let read = ask(&mut engine, Command::Read { lba: Lba(lba), buf: Buf::zeroed(Bytes(512)) });
+        assert_eq!(written.is_ok(), read.is_ok(), "sector {lba}: {written:?}, {read:?}");
+        unwritten.extend(written.is_err().then_some(lba));
     }
-    for _ in 0..20_000 {
+    // What only parity would have waits for what else is lost of its column.
+    assert!(unwritten.len() < before.len() / 2, "{unwritten:?}");
+    for lba in unwritten {
+        drop(run_on(&mut engine, write_of(&content, lba)));
+    }
+    // It is tried again at once, not some time.
+    for _ in 0..500 {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    assert_eq!(engine.reshape().expect("under way").progress().stuck, None, "it goes on");
+    for _ in 0..2000 {
         engine.turn(&mut replies).expect("memory does not break");
         engine.tick();
     }
     assert!(engine.reshape().expect("under way").is_over(), "it goes on: {:?}", engine.reshape());
     assert_lost(&mut engine, &content, &[], "all is there");
+}
+
+/// What an array is to hold in a sector.
+fn write_of(content: &[u8], lba: u64) -> Command {
+    let mut buf = Buf::zeroed(Bytes(512));
+    buf.as_mut().copy_from_slice(&content[size(Bytes(lba * 512))..][..SECTOR]);
+    Command::Write { lba: Lba(lba), buf, fua: false }
 }
 
 fn run_on(engine: &mut Engine<MemDisk, u64>, command: Command) -> Option<Buf> {

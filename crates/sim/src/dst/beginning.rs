@@ -153,6 +153,9 @@ fn may_refuse(session: &Session<'_>, error: &ReshapeError, failed: Option<Member
         ReshapeError::Same | ReshapeError::TooCoarse { .. } | ReshapeError::Course(_) => true,
         ReshapeError::NoRoom { .. } | ReshapeError::LogTooSmall { .. } | ReshapeError::NotServed { .. } => true,
         ReshapeError::NotWhole { .. } | ReshapeError::TooFew { .. } => !session.failed().is_empty(),
+        ReshapeError::LosesMore { .. } => {
+            !session.failed().is_empty() && super::doubts::lists(engine).iter().any(|list| !list.is_empty())
+        }
         ReshapeError::Blank => engine.superblock().blank.is_some(),
         ReshapeError::Io(_) | ReshapeError::Unmade(_) => failed.is_some_and(|failed| !failed.is_empty()),
         // A member hangs since the engine was closed.

@@ -284,7 +284,8 @@ impl<'a> Reshaper<'a> {
             // Only with members missing can moving lose more than is lost.
             ReshapeError::LosesMore { .. } => {
                 let lacks_any = (0..self.members.len()).map(slot_of).any(lacks);
-                (lacks_any && !lost.is_empty()).then_some(Attempt::Broken)
+                let attempt = if truth.reshape.is_none() { Attempt::Refused } else { Attempt::Broken };
+                (lacks_any && !lost.is_empty()).then_some(attempt)
             }
             ReshapeError::TooFew { .. } if truth.reshape.is_none() => is_too_much.then_some(Attempt::Refused),
             ReshapeError::Same | ReshapeError::TooCoarse { .. } | ReshapeError::Course(_) => {

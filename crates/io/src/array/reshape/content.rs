@@ -8,7 +8,7 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Geometry, Lba, MemberSet, SECTOR_BYTES, Sectors};
 
 use super::error::ReshapeError;
-use super::lacking::{Content, in_blocks, lost_of, others, put};
+use super::lacking::{Content, add, in_blocks, lost_of, others, put};
 use super::members::Members;
 use crate::Error;
 use crate::buf::Buf;
@@ -91,7 +91,7 @@ pub(super) fn read_without<D: Disk>(
     for block in in_blocks(&known) {
         match ask(&mut engine, block.start, len(&block)) {
             Ok(read) => put(&mut bytes, content.start, block.start, &read),
-            Err(EngineError::Unreadable { .. }) => lost.push(block),
+            Err(EngineError::Unreadable { .. }) => add(&mut lost, block),
             Err(source) => return Err(ReshapeError::Unreadable { lba: block.start, source }),
         }
     }

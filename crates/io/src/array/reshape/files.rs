@@ -1,5 +1,6 @@
 //! A reshape of members that are files and devices: from paths to an array at rest or one that is under way.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::exchange::Exchange;
 use super::members::Members;
 use super::plan::{ReshapePlan, Target, plan_reshape};
 use super::rehearse::{Rehearsed, first_and_last, rehearse_moves};
-use super::{Reshaping, begin_reshape};
+use super::{Reshaping, begin_reshape, saved};
 use crate::array::assemble::Assembled;
 use crate::array::error::OpenError;
 use crate::array::gather::{Named, Opened, gather};
@@ -22,7 +23,7 @@ use crate::array::judge::{Candidate, SetAside, Verdict, judge};
 use crate::array::open::{Array, OpenOptions, check_sizes};
 use crate::array::wait::Patience;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
-use crate::format::superblock::Reshape;
+use crate::format::superblock::{Reshape, Superblock};
 use crate::member::{Access, Member};
 
 /// What is at some paths.
@@ -74,6 +75,16 @@ pub fn open_for_reshape(paths: &[PathBuf], access: Access, allow_degraded: bool)
         UringDisk::new(members.into_iter().map(|member| member.map(Arc::new)).collect(), DEFAULT_DEPTH)
     })?;
     Ok(Found::AtRest(Box::new(Prepared { array, exchange: Exchange::default() })))
+}
+
+/// What nobody has of a window that an array's members have saved, which are not all there; `truth` is the newest of
+/// their superblocks. None is saved: nothing.
+#[must_use]
+pub fn lost_of_saved(truth: &Superblock, members: &[(&Member, &Superblock)]) -> Vec<Range<Lba>> {
+    saved::lost_of_saved(truth, |slot, at, len| {
+        let (member, own) = members.iter().find(|(_, own)| own.slot == slot)?;
+        member.peek(Bytes(own.saves().offset.0 + at.0), Bytes(len as u64)).ok()
+    })
 }
 
 impl Prepared {

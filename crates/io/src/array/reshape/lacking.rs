@@ -56,6 +56,14 @@ pub(crate) fn others<'a>(
     })
 }
 
+/// Adds a part of content that nobody has, behind all others.
+pub(crate) fn add(lost: &mut Vec<Range<Lba>>, part: Range<Lba>) {
+    match lost.last_mut() {
+        Some(last) if last.end == part.start => last.end = part.end,
+        _ => lost.push(part),
+    }
+}
+
 /// Takes what was read of content into what it is a part of.
 pub(crate) fn put(bytes: &mut Buf, start: Lba, lba: Lba, read: &Buf) {
     let at = usize::try_from((lba.0 - start.0) * SECTOR_BYTES).expect("a window fits the address space");

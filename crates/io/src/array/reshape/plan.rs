@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::{Course, CourseError, Pace, Window};
-use uraid_layout::{Bytes, Geometry, Level, MemberIndex, SECTOR_BYTES, Sectors, Spec};
+use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, SECTOR_BYTES, Sectors, Spec};
 use uuid::Uuid;
 
 use super::error::ReshapeError;
+use super::lacking::{listed, lost_of};
 use super::saved::{self, Copies};
 use super::unserved::Unserved;
 use crate::array::assemble::Assembled;
@@ -17,6 +18,7 @@ use crate::array::sectors::{LargeSectors, too_large};
 use crate::disk::Disk;
 use crate::engine::Record;
 use crate::format::Epoch;
+use crate::format::badblocks::BadBlocks;
 use crate::format::superblock::{
     Areas, Consistency, Integrity, Reshape, Revision, ScrubHistory, SlotEntry, SlotState, Superblock,
 };
@@ -144,6 +146,8 @@ impl ReshapePlan {
 pub(super) struct State<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) record: &'a Record,
+    /// What the members lack, by slot.
+    pub(super) bad_blocks: &'a [BadBlocks],
     /// Some of it is not initialised.
     pub(super) is_blank: bool,
     /// It was stopped cleanly, or is going to be before anything begins.
@@ -162,9 +166,9 @@ pub fn plan_reshape<D: Disk>(
     target: &Target,
     new: &[NewMember],
 ) -> Result<ReshapePlan, ReshapeError> {
-    let Assembled { geometry, record, blank, .. } = assembled;
+    let Assembled { geometry, record, bad_blocks, blank, .. } = assembled;
     let (is_blank, is_clean) = (assembled.is_initialising() || blank.is_some(), record.is_clean());
-    plan(&State { geometry, record, is_blank, is_clean }, target, new)
+    plan(&State { geometry, record, bad_blocks, is_blank, is_clean }, target, new)
 }
 
 /// As [`plan_reshape`], of an array that has this.
@@ -181,6 +185,7 @@ pub(super) fn plan(state: &State<'_>, target: &Target, new: &[NewMember]) -> Res
             return Err(ReshapeError::TooFew { missing, level: shape.spec().level });
         }
     }
+    check_losses(state, &course)?;
     let reshape = Reshape {
         to: *course.to().spec(),
         kept: course.kept(),
@@ -270,6 +275,17 @@ fn refuse_state(state: &State<'_>, target: &Target) -> Result<(), ReshapeError> 
         return Err(ReshapeError::Dirty);
     }
     Ok(())
+}
+
+/// Refuses a shape in which more would be lost than is, or whose members have no room to say what is.
+fn check_losses(state: &State<'_>, course: &Course) -> Result<(), ReshapeError> {
+    let (missing, content) = (state.record.missing(), Lba(0)..Lba(course.kept().0));
+    let list = |member: MemberIndex| state.bad_blocks[member.index()].clone();
+    let lost = lost_of(course.from(), missing, list, &content);
+    let none = vec![BadBlocks::default(); course.to().members()];
+    let listed = listed(course.to(), missing, none, &content, &lost);
+    let more = listed.map_err(|(member, source)| ReshapeError::ListFull { member, source })?.more;
+    more.map_or(Ok(()), |lba| Err(ReshapeError::LosesMore { lba }))
 }
 
 /// The superblocks that new members would have if the array had them in its shape.

@@ -28,7 +28,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, SECTOR_BYTES, Sectors};
 use uuid::Uuid;
 
 use super::error::ReshapeError;
-use super::lacking::Content;
+use super::lacking::{Content, add};
 use super::members::Members;
 use crate::array::blocking::perform;
 use crate::buf::{Buf, Lease};
@@ -203,9 +203,34 @@ pub(super) fn read<D: Disk>(
         let size = target.len().min(piece.len() - HEADER);
         target[..size].copy_from_slice(&piece.as_ref()[HEADER..HEADER + size]);
         let first = window.start.0 + start as u64 / SECTOR_BYTES;
-        content.lost.extend(lost_sectors(piece.as_ref()).map(|sector| Lba(first + sector)..Lba(first + sector + 1)));
+        for lba in lost_sectors(piece.as_ref()).map(|sector| first + sector) {
+            add(&mut content.lost, Lba(lba)..Lba(lba + 1));
+        }
     }
     Ok(content)
+}
+
+/// What nobody has of a window that is saved, as far as what is saved can be read: ascending. `read` gives so many
+/// bytes of what a member has for that, from an offset on.
+pub(super) fn lost_of_saved(
+    truth: &Superblock,
+    read: impl Fn(MemberIndex, Bytes, usize) -> Option<Vec<u8>>,
+) -> Vec<Range<Lba>> {
+    let window = truth.course().zip(truth.reshape).and_then(|(course, reshape)| {
+        let window = course.ahead(reshape.mark, course.heading(reshape.is_back), reshape.saved)?;
+        (!window.is_empty()).then(|| (Copies::of(&course), window, Whose { array: truth.array, save: reshape.save }))
+    });
+    let Some((copies, window, whose)) = window else { return Vec::new() };
+    let spread = Spread::new(copies, Sectors(window.end.0 - window.start.0).bytes());
+    let size = HEADER + usize::try_from(spread.piece).expect("a piece is small");
+    let mut lost = Vec::new();
+    for number in 0..spread.pieces {
+        let mut pieces = spread.places(number).filter_map(|(member, at)| read(member, at, size));
+        let Some(piece) = pieces.find(|piece| is_right(piece, number, whose, &window)) else { continue };
+        let first = window.start.0 + number * spread.piece / SECTOR_BYTES;
+        lost_sectors(&piece).for_each(|sector| add(&mut lost, Lba(first + sector)..Lba(first + sector + 1)));
+    }
+    lost
 }
 
 fn encode(spread: &Spread, number: u64, whose: Whose, window: &Range<Lba>, content: &Content) -> Buf {

@@ -31,9 +31,9 @@ pub fn plan_served<D: Disk, T>(
     if engine.reshape().is_some() {
         return Err(EngineError::Reshaping.into());
     }
-    let Kept { record, blank, .. } = engine.kept();
+    let Kept { record, bad_blocks, blank } = engine.kept();
     let (geometry, is_blank) = (engine.geometry(), blank.is_some());
-    let state = State { geometry, record: &record, is_blank, is_clean: true };
+    let state = State { geometry, record: &record, bad_blocks: &bad_blocks, is_blank, is_clean: true };
     let plan = plan::plan(&state, target, new)?;
     plan.check_served()?;
     Ok(plan)

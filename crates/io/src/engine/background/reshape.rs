@@ -126,9 +126,11 @@ impl Sweep for Reshaping {
         let has_room = !sweeper.is_turn_over() && sweeper.has_room(size);
         // What an administrator wants goes on record at once, whatever the pace.
         let may_begin = has_room || !is_turned(parts, between);
-        if sweeper.is_busy() || sweeper.is_put_off() || !may_begin {
+        let is_put_off = sweeper.is_put_off() && !between.is_mended.get();
+        if sweeper.is_busy() || is_put_off || !may_begin {
             return None;
         }
+        between.is_mended.set(false);
         sweeper.begin_unit(between.mark.get().0);
         Some(Next::Move)
     }

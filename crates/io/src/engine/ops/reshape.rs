@@ -15,7 +15,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 use super::destage::destage;
 use super::read::fill;
-use crate::array::reshape::lacking::{Content, Listed, in_blocks, lost_of, others, put};
+use crate::array::reshape::lacking::{Content, Listed, add, in_blocks, lost_of, others, put};
 use crate::array::reshape::moving::Part;
 use crate::array::reshape::saved::Whose;
 use crate::array::reshape::{moving, saved};
@@ -86,10 +86,13 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     let next = if from == mark { window.content.end } else { from };
     let save = reshape.save + u64::from(window.is_saved);
     let moved = Reshape { is_back, mark: next, saved: Sectors(0), save, ..reshape };
+    between.moving.replace(Some((window.content.clone(), content.lost.clone())));
     let result = settle(target, between, &window, &content, moved).await;
     if result.is_err() && window.is_saved {
         // Its old places may have been written over: whoever starts the array again has it from where it was saved.
         members.freeze();
+    } else {
+        between.moving.take();
     }
     result?;
     between.mark.set(next);
@@ -125,7 +128,7 @@ async fn read_all(
             Err(EngineError::Unreadable { .. }) => {
                 // What the memory held before is nobody's business.
                 put(&mut bytes, window.start, block.start, &Buf::zeroed(Sectors(block.end.0 - block.start.0).bytes()));
-                lost.push(block);
+                add(&mut lost, block);
             }
             Err(error) => return Err(error),
         }

@@ -175,6 +175,7 @@ async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
             has_changed |= bad.remove(member, io.sector..end(io));
         }
     }
+    members.between().into_iter().filter(|_| has_changed).for_each(|between| between.is_mended.set(true));
     if (has_changed || bad.is_owed()) && !planted!(BadBlocksUnsaved) {
         bad.keep(members).await
     } else {
