@@ -1,15 +1,19 @@
 //! Arrays that get another shape while nobody has some of their content: that is lost in the new shape, too, nothing
 //! else is, and nothing is read in its place; whatever stops the reshape, and wherever it turns.
 
+use std::ops::Range;
+
+use tempfile::TempDir;
 use uraid_io::array::{
-    Assembled, ReshapeError, begin_reshape, begin_served, finish_served, first_and_last, grow, recover, rehearse_moves,
+    Assembled, ReshapeError, begin_reshape, begin_served, finish_served, first_and_last, grow, lost_of_saved, recover,
+    rehearse_moves,
 };
 use uraid_io::buf::Buf;
 use uraid_io::disk::{MemDisk, Order};
 use uraid_io::engine::{Command, Engine, EngineError};
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, Found, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, Superblock};
-use uraid_io::member::Access;
+use uraid_io::member::{Access, Member};
 use uraid_layout::{Bytes, DiskSector, Geometry, Lba, Level, Location, MemberIndex, Rotation, Sectors};
 use uuid::Uuid;
 
@@ -190,12 +194,19 @@ fn assert_rest_of_kept(members: &Members, case: &Case, (content, lost): (&[u8], 
 fn the_power_goes_at_each_operation() {
     let case = Case { from: Shape { chunks: 8, ..cases()[7].from }, ..cases()[7] };
     let (members, content, lost) = with_losses(&case);
+    let mut saves = 0;
     for left in 0.. {
         let mut random = Random(left as u64);
         let (outcome, after, _) = reshape(&members, &case, false, left, &mut random);
         let is_back = left % 2 == 0;
         let context = format!("cut after {left} operations, then back: {is_back}");
         let is_over = outcome.is_some_and(|outcome| outcome.is_ok());
+        // Files take their time.
+        if let Some((window, saved)) = (left % 5 == 0).then(|| told_of_saved(&after)).flatten() {
+            let expected: Vec<u64> = lost.iter().copied().filter(|&lba| window.contains(&Lba(lba))).collect();
+            assert_eq!(saved, expected, "{context}: what is saved of {window:?}");
+            saves += usize::from(!saved.is_empty());
+        }
         let (outcome, after, _) = reshape(&after, &case, is_back, usize::MAX, &mut random);
         outcome.map_or(Ok(()), |outcome| outcome.map(drop)).unwrap_or_else(|error| panic!("{context}: {error}"));
         assert_rest(&after, &content, &lost, &context);
@@ -203,6 +214,27 @@ fn the_power_goes_at_each_operation() {
             break;
         }
     }
+    assert!(saves > 0, "something that is lost was saved as that");
+}
+
+/// The window that is saved, and what of it the members say that nobody has; none where none is saved.
+fn told_of_saved(members: &Members) -> Option<(Range<Lba>, Vec<u64>)> {
+    let (_, verdict) = judged(members);
+    let (course, reshape) = verdict.superblock.course().zip(verdict.superblock.reshape)?;
+    let window = course.ahead(reshape.mark, course.heading(reshape.is_back), reshape.saved).expect("it is sound");
+    if window.is_empty() {
+        return None;
+    }
+    let directory = TempDir::new().expect("a directory");
+    let files = (0..).zip(members).filter_map(|(slot, bytes)| {
+        let (path, bytes) = (directory.path().join(format!("member{slot}")), bytes.as_ref()?);
+        std::fs::write(&path, bytes).expect("written");
+        Some((Member::open(&path, Access::Inspect).expect("a member"), superblock(bytes)))
+    });
+    let files: Vec<(Member, Superblock)> = files.collect();
+    let held: Vec<(&Member, &Superblock)> = files.iter().map(|(member, own)| (member, own)).collect();
+    let lost = lost_of_saved(&verdict.superblock, &held);
+    Some((window, lost.into_iter().flat_map(|range| range.start.0..range.end.0).collect()))
 }
 
 /// A medium may give what was taken for lost.
