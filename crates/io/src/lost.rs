@@ -59,6 +59,25 @@ pub fn lost_between(
     clip(&below, &(Lba(0)..start)).into_iter().chain(saved).chain(clip(&above, &(end..Lba(course.kept().0)))).collect()
 }
 
+/// Columns of a data unit.
+pub(crate) struct Piece {
+    pub(crate) stripe: StripeId,
+    pub(crate) cell: Cell,
+    pub(crate) start: Sectors,
+    pub(crate) len: Sectors,
+}
+
+/// The units that a range of the array has something of, and what.
+pub(crate) fn pieces(geometry: &Geometry, range: Range<Lba>) -> impl Iterator<Item = Piece> + '_ {
+    let (mut at, end) = (range.start.0, range.end.0);
+    std::iter::from_fn(move || {
+        let (stripe, unit, start) = geometry.split(Lba(at));
+        let len = Sectors((geometry.chunk().0 - start.0).min(end.saturating_sub(at)));
+        at += len.0;
+        (len.0 > 0).then(|| Piece { stripe, cell: geometry.map(stripe).cell(unit), start, len })
+    })
+}
+
 /// What these ranges have of another one.
 pub(crate) fn clip(ranges: &[Range<Lba>], within: &Range<Lba>) -> Vec<Range<Lba>> {
     let clipped = ranges.iter().map(|range| range.start.max(within.start)..range.end.min(within.end));

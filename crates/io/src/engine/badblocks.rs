@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use uraid_layout::plan::Extent;
-use uraid_layout::{Bytes, Cell as Unit, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, Spec, StripeId};
+use uraid_layout::{Bytes, Cell as Unit, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Spec, StripeId};
 use uuid::Uuid;
 
 use super::error::EngineError;
@@ -27,7 +27,7 @@ use crate::array::reshape::lacking::{Listed, listed};
 use crate::buf::Buf;
 use crate::format::badblocks::{BadBlocks, Full, Lack};
 use crate::format::superblock::Superblock;
-use crate::lost;
+use crate::lost::{Piece, lost, pieces};
 
 /// See the module.
 #[derive(Debug)]
@@ -191,7 +191,8 @@ impl BadLists {
     ) -> Option<LostParity> {
         let (mut lost, mut kept) = (LostParity::default(), Vec::new());
         let is_first = Cell::new(true);
-        for piece in extents.iter().flat_map(|extent| units(geometry, extent)) {
+        let range = |extent: &Extent| extent.lba..Lba(extent.lba.0 + extent.content.len.0);
+        for piece in extents.iter().flat_map(|extent| pieces(geometry, range(extent))) {
             let Piece { stripe, cell, start, len } = piece;
             if !is_first.replace(false) && stripe != lost.stripe {
                 return None;
@@ -332,23 +333,4 @@ impl Place {
         let copies = [0, 1].map(|copy| own.areas.bad_blocks_copy(copy));
         Self { member: own.member, copies, list, is_dirty: false }
     }
-}
-
-/// Columns of a unit.
-struct Piece {
-    stripe: StripeId,
-    cell: Unit,
-    start: Sectors,
-    len: Sectors,
-}
-
-/// The units that an extent has something of.
-fn units<'a>(geometry: &'a Geometry, extent: &Extent) -> impl Iterator<Item = Piece> + 'a {
-    let (mut at, end) = (extent.lba.0, extent.lba.0 + extent.content.len.0);
-    std::iter::from_fn(move || {
-        let (stripe, unit, start) = geometry.split(Lba(at));
-        let len = Sectors((geometry.chunk().0 - start.0).min(end.saturating_sub(at)));
-        at += len.0;
-        (len.0 > 0).then(|| Piece { stripe, cell: geometry.map(stripe).cell(unit), start, len })
-    })
 }

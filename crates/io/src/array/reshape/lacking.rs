@@ -8,13 +8,13 @@
 
 use std::ops::Range;
 
-use uraid_layout::{DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
+use uraid_layout::{DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES};
 
 use super::moving::rows;
 use crate::buf::Buf;
 use crate::format::BLOCK;
 use crate::format::badblocks::{BadBlocks, Full, Lack};
-use crate::lost::{clip, lost};
+use crate::lost::{Piece, clip, lost, pieces};
 
 /// Content that was read.
 #[derive(Debug)]
@@ -121,22 +121,17 @@ fn holds(ranges: &[Range<Lba>], lba: Lba) -> bool {
 /// Where a range is on the members, and where all parity is that is of it.
 fn places(shape: &Geometry, range: &Range<Lba>) -> Vec<(MemberIndex, Range<DiskSector>)> {
     let mut places = Vec::new();
-    let mut at = range.start;
-    while at < range.end {
-        let (stripe, unit, start) = shape.split(at);
-        let len = Sectors((shape.chunk().0 - start.0).min(range.end.0 - at.0));
-        let map = shape.map(stripe);
-        let parity = map.groups_of(unit).iter().map(|&group| map.group(group).parity);
-        let cells = std::iter::once(map.cell(unit)).chain(parity.filter(|_| !planted!(LostMovedWithParity)));
-        places.extend(cells.map(|cell| shape.columns(stripe, cell, start, len)));
-        at = Lba(at.0 + len.0);
+    for Piece { stripe, cell, start, len } in pieces(shape, range.clone()) {
+        let groups = shape.map(stripe).groups().iter().filter(|group| group.data.contains(&cell));
+        let parity = groups.map(|group| group.parity).filter(|_| !planted!(LostMovedWithParity));
+        places.extend(std::iter::once(cell).chain(parity).map(|cell| shape.columns(stripe, cell, start, len)));
     }
     places
 }
 
 #[cfg(test)]
 mod tests {
-    use uraid_layout::{Bytes, Level, Rotation, Spec};
+    use uraid_layout::{Bytes, Level, Rotation, Sectors, Spec};
 
     use super::*;
     use crate::format::badblocks::ENTRIES_MAX;
