@@ -3,8 +3,8 @@
 //!
 //! A sector with its sum is *new*: it has been written. Any other is *old*, and holds what it did before. A stripe's
 //! older records were in place before it was begun, and durable when its own record was: what they have is done again
-//! where sectors are old, and nowhere else. A later record of some of its units began when all of it was in place: what
-//! that has is done again, and relies on the others being new.
+//! where sectors are old, and nowhere else, in particular not where a sector can't be read. A later record of some of
+//! its units began when all of it was in place: what that has is done again, and relies on the others being new.
 //!
 //! In a column, one sector of each unit, parity agrees when all sectors are new, or all old. Elsewhere it is computed
 //! again from the data. Where data is lost, too, what parity says of it would be invented: that parity goes into its
@@ -116,14 +116,19 @@ impl<'a> Columns<'a> {
         self.redone[header.slot.index()].extend(ranges);
     }
 
-    /// What of a member's sectors a record is to be done again in: those that no later one has new.
+    /// What of a member's sectors a record is to be done again in: those that no later one has sums of, or that are old
+    /// to it. What can't be read may have been new, and be what the others are to make again.
     pub(super) fn old(&self, member: MemberIndex, sequence: LogSequence, sectors: Range<u64>) -> Vec<Range<u64>> {
         let mut left = vec![sectors];
         let later = self.looked[member.index()].iter().filter(|looked| looked.sequence > sequence);
         for looked in later.filter(|_| !planted!(RedoneOverNew)) {
             let range = looked.range();
-            let new = range.filter(|&sector| looked.state(sector) == State::New);
-            for run in runs(new) {
+            let is_old = |sector| match looked.state(sector) {
+                State::Old => true,
+                State::Lost => planted!(RedoneOverUnreadable),
+                State::New | State::Redone => false,
+            };
+            for run in runs(range.filter(|&sector| !is_old(sector))) {
                 left = left.into_iter().flat_map(|part| without(part, &run)).collect();
             }
         }

@@ -86,9 +86,9 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),
         Work::Change(ticket, change) => {
             // Rare and large: its state is not part of every worker's.
-            let result = Box::pin(join::change(core, *change)).await;
-            if let Some(ticket) = ticket {
-                reply(ticket, result);
+            match (ticket, Box::pin(join::change(core, *change)).await) {
+                (Some(ticket), result) => reply(ticket, result),
+                (None, result) => core.background.copies.note_changed(parts, result),
             }
             core.end_change();
         }

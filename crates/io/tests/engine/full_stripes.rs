@@ -90,7 +90,11 @@ impl Written {
 
     /// The stripe's data units after a start, and what the members hold then.
     fn opened(&self, members: &Members, access: Access) -> (Vec<Option<Vec<u8>>>, Members) {
-        let assembled = try_assembled(MemDisk::new(members.clone(), Order::Fifo), members, access).expect("assembled");
+        self.opened_from(MemDisk::new(members.clone(), Order::Fifo), members, access)
+    }
+
+    fn opened_from(&self, disk: MemDisk, members: &Members, access: Access) -> (Vec<Option<Vec<u8>>>, Members) {
+        let assembled = try_assembled(disk, members, access).expect("assembled");
         let assembled =
             if assembled.needs_recovery() { recover(assembled, |_| ()).expect("recovered") } else { assembled };
         let mut engine: Engine<MemDisk, u64> = assembled.into_engine().expect("an engine");
@@ -307,6 +311,38 @@ fn an_older_record_is_done_again_where_nothing_newer_is_written() {
             let (found, members) = written.opened(&left, Access::ReadWrite);
             assert_eq!(found, written.expected(&old, MemberSet::EMPTY), "{context}");
             assert_agrees(&written, &members, &context);
+        }
+    }
+}
+
+/// What can't be read may have been written: an older record does not take its place. It is computed from the others,
+/// or can't be had.
+#[test]
+fn an_older_record_is_not_done_again_where_nothing_can_be_read() {
+    let written = written(logged(RAID5, 4), &[(0, 7)], &[]);
+    let map = written.geometry.map(STRIPE);
+    let holders: Vec<Cell> = vec![map.data()[0], map.groups()[0].parity];
+    for unreadable in holders {
+        for lost in
+            [None].into_iter().chain(written.cells().into_iter().map(Some)).filter(|&lost| lost != Some(unreadable))
+        {
+            for access in [Access::ReadOnly, Access::ReadWrite] {
+                let lost_set = lost.into_iter().map(|cell| written.geometry.member(cell)).collect();
+                let members = written.left(&[], lost_set);
+                let mut disk = MemDisk::new(members.clone(), Order::Fifo);
+                let (_, range) = written.place(unreadable);
+                let (offset, len) = (Bytes(range.start as u64), Bytes(range.len() as u64));
+                disk.spoil(written.geometry.member(unreadable), offset, len);
+                let (found, _) = written.opened_from(disk, &members, access);
+                for (unit, &cell) in map.data().iter().enumerate() {
+                    let is_had = lost.is_none() || ![Some(unreadable), lost].contains(&Some(cell));
+                    let expected = is_had.then(|| written.unit(&written.after, unit));
+                    assert_eq!(
+                        found[unit], expected,
+                        "{unreadable:?} unreadable, without {lost:?}, {access:?}: {unit}"
+                    );
+                }
+            }
         }
     }
 }

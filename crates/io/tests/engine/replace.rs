@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge, recover};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError, MemberCounters};
+use uraid_io::engine::{Command, Engine, EngineError, MemberCounters};
 use uraid_io::format::superblock::{Consistency, Integrity, Revision, decode, newest, positions};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement};
 use uuid::Uuid;
@@ -14,11 +14,13 @@ use uuid::Uuid;
 use crate::content::Storm;
 use crate::rebuild::{assert_whole, fail, filled, joining, logged, new_bytes, new_member, states};
 use crate::recovery::{Members, assembled, superblock};
+use crate::reshape_lost::{ask, lose};
 use crate::slow::{DEADLINES, WRITE_TICKS, turn};
 use crate::support::model::{Model, Pending};
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, shapes, size, small, write,
+    RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, shapes, size, small,
+    write,
 };
 
 /// Puts a new member in at the seat, whose data is anything, and says whose place it is to take.
@@ -654,4 +656,71 @@ fn the_power_goes_at_any_moment() {
     }
     let counts = [before, sealed, within, after];
     assert!(counts.iter().all(|&count| count > 20), "{counts:?}");
+}
+
+/// A RAID 0 of three of which nobody has a sector that a member is to hold: that sector, and the content.
+fn with_a_lost_sector(member: MemberIndex) -> (Engine<MemDisk, u64>, Lba, Vec<u8>) {
+    let shape = small(Level::Raid0, 3);
+    let (engine, content) = filled(shape, Order::Fifo);
+    let (mut members, geometry) = (images(&engine), shape.geometry());
+    let mut lbas = (0..geometry.capacity().0).map(Lba);
+    let lba = lbas.find(|&lba| geometry.locate(lba).member == member).expect("each member has something");
+    lose(&mut members, &geometry, &[lba.0]);
+    let new = [Some(new_bytes(&shape, MemberIndex(0)))];
+    let disk = MemDisk::new(members.iter().cloned().chain(new).collect(), Order::Fifo);
+    (assembled(disk, &members).into_engine().expect("an engine"), lba, content)
+}
+
+/// Writes it: the member takes the content, and then fails so many writes of its list.
+fn write_without_list(engine: &mut Engine<MemDisk, u64>, lba: Lba, content: &[u8], failures: u64) {
+    let member = engine.geometry().locate(lba).member;
+    engine.disk_mut().fail(Fault { member, name: OpName::Write, after: 1, count: failures, errno: Errno::IO });
+    let written = &content[size(Bytes(lba.0 * 512))..][..SECTOR];
+    let error = ask(engine, Command::Write { lba, buf: buf(written), fua: false }).expect_err("it is not noted");
+    assert!(matches!(error, EngineError::WriteFailed { .. }), "{error}");
+}
+
+fn begin_replacing(engine: &mut Engine<MemDisk, u64>) {
+    let mut joining = joining(&small(Level::Raid0, 3), MemberIndex(0), 1);
+    joining.superblock.revision = Revision(0);
+    drop(ask(engine, Command::Replace(Box::new(joining))).expect("begun"));
+}
+
+fn pass(engine: &mut Engine<MemDisk, u64>, ticks: usize) {
+    for _ in 0..ticks {
+        engine.turn(&mut Vec::new()).expect("memory does not break");
+        engine.tick();
+    }
+}
+
+fn assert_taken_over(engine: &mut Engine<MemDisk, u64>, content: &[u8]) {
+    assert!(engine.replacement().is_none(), "{:?}", engine.replacement());
+    assert_eq!(engine.superblock().slots[0].member, uuid(1));
+    let read = ask(engine, Command::Read { lba: Lba(0), buf: buf(&vec![0; content.len()]) }).expect("read");
+    assert!(read.expect("its memory").as_ref() == content, "all of it is there");
+}
+
+/// What a member that leaves lacks is nobody's business any more: that it can't be noted there keeps nobody from taking
+/// its place. Two copies of the list fail three times: for the write, as the copy begins, and as it is to end.
+#[test]
+fn a_member_whose_list_can_not_be_written_is_replaced() {
+    let (mut engine, lba, content) = with_a_lost_sector(MemberIndex(0));
+    write_without_list(&mut engine, lba, &content, 2 * 3);
+    begin_replacing(&mut engine);
+    pass(&mut engine, 50);
+    assert_taken_over(&mut engine, &content);
+}
+
+/// What another member lacks has to be noted first. That is tried again some time, and not over and over.
+#[test]
+fn a_copy_that_waits_for_the_list_of_another_member_tries_again_later() {
+    let (mut engine, lba, content) = with_a_lost_sector(MemberIndex(1));
+    engine.set_rebuild_limit(Some(Bytes(1)));
+    begin_replacing(&mut engine);
+    write_without_list(&mut engine, lba, &content, 2 * 100);
+    engine.set_rebuild_limit(None);
+    pass(&mut engine, 50);
+    assert!(engine.replacement().is_some(), "it waits");
+    pass(&mut engine, 10_000);
+    assert_taken_over(&mut engine, &content);
 }

@@ -46,6 +46,8 @@ pub struct Model {
     sectors: Vec<Versions>,
     /// The sectors with more than one version.
     open: BTreeSet<usize>,
+    /// Nothing has changed since what is gone was taken out.
+    is_settled: bool,
     clock: Moment,
     next: Number,
 }
@@ -127,7 +129,8 @@ impl Model {
     #[must_use]
     pub fn new(capacity: Sectors) -> Self {
         let count = index(Lba(capacity.0));
-        Self { sectors: vec![smallvec![zeros()]; count], open: BTreeSet::new(), clock: Moment(1), next: Number(1) }
+        let sectors = vec![smallvec![zeros()]; count];
+        Self { sectors, open: BTreeSet::new(), is_settled: false, clock: Moment(1), next: Number(1) }
     }
 
     /// Gives the array another size. What is beyond it is gone, and what is new is zeros.
@@ -142,6 +145,7 @@ impl Model {
 
     /// Notes that what was given up from there on may be zeros by now, or what it was.
     pub(crate) fn give_up(&mut self, from: Lba) {
+        self.is_settled = false;
         for at in index(from)..self.sectors.len() {
             self.sectors[at].push(zeros());
             self.open.insert(at);
@@ -159,6 +163,7 @@ impl Model {
     /// # Panics
     /// When the range is not within the array.
     pub fn begin(&mut self, lba: Lba, len: Sectors, is_zero: bool) -> Pending {
+        self.is_settled = false;
         let begun = self.tick();
         let pending = Pending { number: self.next, lba, len };
         self.next.0 += 1;
@@ -185,6 +190,7 @@ impl Model {
 
     /// Ends a write that succeeded; `is_durable` with FUA.
     pub fn replied(&mut self, pending: Pending, is_durable: bool) {
+        self.is_settled = false;
         let now = self.tick();
         for at in range(pending.lba, pending.len) {
             if let Some(version) = self.sectors[at].iter_mut().find(|version| version.number == pending.number) {
@@ -197,6 +203,7 @@ impl Model {
 
     /// Ends a flush that succeeded and was begun then: what had been replied to is durable.
     pub fn flushed(&mut self, begun: Moment) {
+        self.is_settled = false;
         for at in self.open.iter().copied().collect::<Vec<_>>() {
             for version in &mut self.sectors[at] {
                 version.is_durable |= version.has_replaced(begun);
@@ -207,7 +214,10 @@ impl Model {
 
     /// Notes that no read is under way: what is gone shows to nobody.
     pub fn settle(&mut self) {
-        let Self { sectors, open, .. } = self;
+        let Self { sectors, open, is_settled, .. } = self;
+        if std::mem::replace(is_settled, true) {
+            return;
+        }
         open.retain(|&at| {
             sectors[at].retain(|version| !version.is_gone);
             sectors[at].len() > 1 || !sectors[at][0].is_durable
@@ -216,6 +226,7 @@ impl Model {
 
     /// Ends everything that is under way: nothing of it shows that has not by now.
     pub fn stopped(&mut self) {
+        self.is_settled = false;
         let now = self.tick();
         for &at in &self.open {
             for version in &mut self.sectors[at] {

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::rebuild::{Progress, cost, make_columns, progress};
 use super::sweep::{Next, Sweep, next_unit};
 use crate::engine::change::{Change, Joining};
+use crate::engine::error::EngineError;
 use crate::engine::members::Twin;
 use crate::engine::parts::Parts;
 use crate::engine::sweeper::{Kind, Sweeper};
@@ -65,6 +66,16 @@ impl Copies {
     /// Notes that a member's place was taken.
     pub(in crate::engine) fn note_replaced(&self, slot: MemberIndex) {
         self.replaced.set(Some((slot, self.replaced.get().map_or(1, |(_, count)| count + 1))));
+    }
+
+    /// Notes what has come of a change that was wanted here: what could not be done is tried again later.
+    pub(in crate::engine) fn note_changed(&self, parts: &Parts, result: Result<(), EngineError>) {
+        let Err(error) = result else { return };
+        if parts.members.is_frozen() || planted!(ChangeTriedAtOnce) {
+            return;
+        }
+        tracing::error!(%error, "the copy of a member can't take its place yet; it is tried again");
+        parts.sweeps.of(Kind::Copy).put_off();
     }
 
     /// Who is being copied to.
@@ -183,6 +194,8 @@ impl Sweep for Copies {
         if self.begins_again(parts) {
             return next_unit(self, parts).map(Next::Unit);
         }
-        self.next_change(parts).map(|change| Next::Change(Box::new(change)))
+        let is_put_off = parts.sweeps.of(Kind::Copy).is_put_off();
+        let change = if is_put_off { None } else { self.next_change(parts) };
+        change.map(|change| Next::Change(Box::new(change)))
     }
 }

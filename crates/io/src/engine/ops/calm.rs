@@ -1,11 +1,13 @@
 //! What a change that nothing may be under way for waits for.
 
+use uraid_layout::MemberIndex;
+
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 
 /// Waits until nothing is under way, and has everything flushed, and what members lack on record: whoever was rebuilt
-/// may go on record as complete then.
-pub(super) async fn calm(core: &Core) -> Result<(), EngineError> {
+/// may go on record as complete then. Of a member that is `leaving` nobody will ask that.
+pub(super) async fn calm(core: &Core, leaving: Option<MemberIndex>) -> Result<(), EngineError> {
     let (parts, members) = (&core.sides.below, &core.sides.below.members);
     loop {
         if core.has_transfers() && !planted!(BarrierSkipped) {
@@ -14,7 +16,11 @@ pub(super) async fn calm(core: &Core) -> Result<(), EngineError> {
             parts.wait_repairs().await;
         } else {
             if !planted!(CalmWithoutList) {
-                parts.keep_lists().await?;
+                match parts.keep_lists().await {
+                    Err(EngineError::WriteFailed { members })
+                        if members == leaving.into_iter().collect() && !planted!(LeavingListNeeded) => {}
+                    kept => kept?,
+                }
             }
             parts.flusher.flush(members, members.all()).await;
             if is_calm(core).await? {

@@ -28,7 +28,12 @@ use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
 /// [`EngineError::JoinFailed`]; [`EngineError::Lingering`]; [`EngineError::Frozen`].
 pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(), EngineError> {
     let members = &core.sides.below.members;
-    calm(core).await?;
+    let leaving = match &change {
+        Change::Replace(joining) => Some(joining.superblock.slot),
+        Change::Switch { slot } => Some(*slot),
+        Change::Join(_) | Change::Promote(_) => None,
+    };
+    calm(core, leaving).await?;
     let slot = match change {
         Change::Join(joining) => {
             core.sides.below.bad.replace(&joining.superblock, joining.bad_blocks.clone());
@@ -102,7 +107,7 @@ async fn promote(core: &Core, joining: &Joining) -> Result<(), EngineError> {
     while !members.record().is_settled() {
         // The last of what was to be done with the old member.
         members.wait_record().await;
-        calm(core).await?;
+        calm(core, None).await?;
     }
     let slot = joining.superblock.slot;
     let seat = members.seat().expect("the new member has one");
@@ -145,7 +150,7 @@ async fn switch(core: &Core, slot: MemberIndex) -> Result<bool, EngineError> {
             // Another round may come meanwhile; then this is done again.
             sealed = Some(seal(core, twin).await);
         }
-        calm(core).await?;
+        calm(core, Some(slot)).await?;
     }
 }
 

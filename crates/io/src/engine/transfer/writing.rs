@@ -168,16 +168,19 @@ async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
         return MemberSet::EMPTY;
     }
     let is_copy = matches!(transfer.goal, Goal::Copy { .. });
-    let mut has_changed = false;
+    let (mut has_changed, mut written) = (false, MemberSet::EMPTY);
     for io in transfer.plan.writes() {
         let targets = members.targets(io.member, io.sector, is_copy).into_iter().map(|(member, _)| member);
         for member in targets.filter(|&member| !failed.contains(member)) {
             has_changed |= bad.remove(member, io.sector..end(io));
+            written = written.with(member);
         }
     }
     members.between().into_iter().filter(|_| has_changed).for_each(|between| between.is_mended.set(true));
     if (has_changed || bad.is_owed()) && !planted!(BadBlocksUnsaved) {
-        bad.keep(members).await
+        let unkept = bad.keep(members).await;
+        // Whose list was owed before is for those who write to it.
+        if planted!(OwedByOthers) { unkept } else { unkept.minus(unkept.minus(written)) }
     } else {
         MemberSet::EMPTY
     }
