@@ -197,7 +197,13 @@ pub(super) fn plan(state: &State<'_>, target: &Target, new: &[NewMember]) -> Res
         before: truth.consistency,
     };
     let old: Vec<Superblock> = state.record.superblocks().flatten().cloned().collect();
-    let slots: Vec<SlotEntry> = truth.slots.iter().copied().chain(entries(&joining, truth)).collect();
+    // Who is missing goes on record as failed with the reshape. How far it was rebuilt means nothing in another shape.
+    let settled = |(slot, entry): (MemberIndex, &SlotEntry)| {
+        let is_over = missing.contains(slot) && entry.state.is_rebuilding();
+        SlotEntry { state: if is_over { SlotState::Active } else { entry.state }, ..*entry }
+    };
+    let known = (0..).map(MemberIndex).zip(&truth.slots).map(settled);
+    let slots: Vec<SlotEntry> = known.chain(entries(&joining, truth)).collect();
     let begun = |own: &Superblock| begun(own, reshape, &slots, truth.generation);
     for own in old.iter().chain(&joining) {
         check(&begun(own), &course, truth.consistency)?;
