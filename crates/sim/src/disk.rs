@@ -444,7 +444,8 @@ impl World {
         let index = self.counts[slot];
         self.counts[slot] += 1;
         let name = op.kind.name();
-        let area = self.faults.silent.map(|silent| silent.area(op));
+        let size = self.members.get(op.member).map_or(Bytes(0), Member::size);
+        let area = self.faults.silent.map(|silent| silent.area(op, size));
         let Self { planned, rotting, corruptible, .. } = self;
         corruptible.extend(area.flatten().map(|_| (op.member, index, name)));
         let is_due = |planned: &&Planned| {
@@ -462,7 +463,7 @@ impl World {
         if planned.is_some() {
             *rotting = area.flatten();
         }
-        planned.or_else(|| self.faults.draw(op, &mut self.random))
+        planned.or_else(|| self.faults.draw(op, size, &mut self.random))
     }
 
     /// Gives an operation to its member.
@@ -595,7 +596,7 @@ impl World {
                 if let Some(write) = write.take() {
                     member.lose(write);
                     let all = Area { offset: Bytes(0), size: member.size() };
-                    let area = self.faults.silent.and_then(|silent| silent.area(op)).unwrap_or(all);
+                    let area = self.faults.silent.and_then(|silent| silent.area(op, member.size())).unwrap_or(all);
                     let room = (area.size.0 - info.len.0) / SECTOR as u64 + 1;
                     member.stray(Bytes(area.offset.0 + random.below(room) * SECTOR as u64), payload(op));
                 }

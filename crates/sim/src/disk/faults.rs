@@ -132,10 +132,10 @@ impl Fault {
 }
 
 impl Faults {
-    /// What happens to an operation.
-    pub fn draw(&self, op: &DiskOp, random: &mut Random) -> Option<Fault> {
+    /// What happens to an operation of a member of that size.
+    pub fn draw(&self, op: &DiskOp, size: Bytes, random: &mut Random) -> Option<Fault> {
         let name = op.kind.name();
-        if let Some(silent) = self.silent.filter(|silent| silent.area(op).is_some()) {
+        if let Some(silent) = self.silent.filter(|silent| silent.area(op, size).is_some()) {
             return silent.draw(name, random);
         }
         if !self.members.contains(op.member) {
@@ -162,12 +162,14 @@ impl Faults {
 }
 
 impl Silent {
-    /// Which of the areas an operation is on that its member corrupts.
+    /// Which of the areas an operation is on that its member corrupts, which has that size: one that has not grown with
+    /// the others has a superblock where they have content.
     #[must_use]
-    pub fn area(&self, op: &DiskOp) -> Option<Area> {
+    pub fn area(&self, op: &DiskOp, size: Bytes) -> Option<Area> {
         let Self { content, tables, areas, .. } = self;
         let end = Bytes(op.offset.0 + op.len().0);
-        let is_on = |area: Area| op.offset >= area.offset && area.end().is_some_and(|last| end <= last);
+        let is_within = |last: Bytes| end <= last && last <= size;
+        let is_on = |area: Area| op.offset >= area.offset && area.end().is_some_and(is_within);
         let is_its = |(members, area): &(&MemberSet, Area)| members.contains(op.member) && is_on(*area);
         [(content, areas.data), (tables, areas.sums)].into_iter().find(is_its).map(|(_, area)| area)
     }
