@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use uraid_io::array::Candidate;
+use uraid_io::array::{Candidate, Refusal, Verdict, judge};
 use uraid_io::format::superblock::{Superblock, SuperblockError};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
@@ -180,6 +180,22 @@ impl Members {
             Some(Candidate { path: PathBuf::from(format!("member{slot}")), superblock: superblock.ok()? })
         };
         self.superblocks().filter_map(named).collect()
+    }
+
+    /// What they say, together. The array may have gone on without a member that was left out, and that member knew of
+    /// a failure that the array did not: those who are `excused` for that are taken out.
+    ///
+    /// # Errors
+    /// Where they contradict each other otherwise.
+    pub(crate) fn judge_excusing(&mut self, excused: MemberSet) -> Result<Verdict, Refusal> {
+        loop {
+            let judged = judge(&self.candidates());
+            let Err(Refusal::SplitBrain { first_slot, second_slot, .. }) = judged else { return judged };
+            let Some(slot) = [second_slot, first_slot].into_iter().find(|&slot| excused.contains(slot)) else {
+                return judged;
+            };
+            self.replace(slot, None);
+        }
     }
 }
 

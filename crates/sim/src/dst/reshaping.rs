@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use uraid_io::array::{
-    Assembled, NewMember, OpenError, OpenOptions, Refusal, ReshapeError, Reshaping, Target, begin_reshape,
-    check_presence, judge, plan_reshape,
+    Assembled, NewMember, OpenError, OpenOptions, ReshapeError, Reshaping, Target, begin_reshape, check_presence,
+    judge, plan_reshape,
 };
 use uraid_io::format::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Superblock, encode};
 use uraid_io::member::Access;
@@ -303,13 +303,8 @@ impl<'a> Reshaper<'a> {
 
     /// What there is, and what it says.
     fn judged(&mut self) -> Result<Found, Finding> {
-        while let Err(Refusal::SplitBrain { first_slot, second_slot, .. }) = judge(&self.members.candidates()) {
-            // It may have gone on without a member that was left out, and that member knew of a failure that the others
-            // did not.
-            let is_excused = |slot: &MemberIndex| self.failed.contains(*slot);
-            let Some(slot) = [second_slot, first_slot].into_iter().find(is_excused) else { break };
-            self.members.replace(slot, None);
-        }
+        // Whoever can't be excused is found out below.
+        drop(self.members.judge_excusing(self.failed));
         let found = self.found(&self.members)?;
         let is_its = |slot: &MemberIndex| self.members.get(*slot).is_some();
         let aside: MemberSet = found.verdict.missing().minus(self.failed).iter().filter(is_its).collect();

@@ -353,20 +353,8 @@ impl Shelf {
         for (member, superblock) in self.members.superblocks().filter(|(slot, _)| slot.index() < slots) {
             superblock.map_err(|source| Finding::NoSuperblock { member, source })?;
         }
-        loop {
-            let split = match judge(&self.members.candidates()) {
-                Ok(verdict) => return Ok(verdict),
-                Err(error @ Refusal::SplitBrain { first_slot, second_slot, .. }) => {
-                    let slots = [first_slot, second_slot].into_iter();
-                    slots.rev().find(|&slot| self.excused.contains(slot)).ok_or(error)
-                }
-                Err(error) => Err(error),
-            };
-            // The array may have gone on without a member that was left out, and that member knew of a failure that the
-            // array did not.
-            let slot = split.map_err(|error| Finding::Refused { error: error.to_string() })?;
-            self.members.replace(slot, None);
-        }
+        let verdict = self.members.judge_excusing(self.excused);
+        verdict.map_err(|error| Finding::Refused { error: error.to_string() })
     }
 
     /// Lets an old copy take the place of a member that can be done without: which one.
