@@ -28,6 +28,7 @@ use super::sums::{Pins, block_at};
 use crate::buf::Buf;
 use crate::cache::Contents;
 use crate::format::BLOCK;
+use crate::format::badblocks::Lack;
 use crate::format::sums::Sum;
 use content::Content;
 
@@ -401,8 +402,9 @@ impl<'a> Transfer<'a> {
         self.pins = Pins::default();
     }
 
-    /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one
-    /// within a unit with its first block; false: it is none of them. So: what failed together need not fail there.
+    /// Makes a part that spans parity stripes end with its first, one that spans units with its first, one within a
+    /// unit with its first block, and at last one within a block some sectors of which are lacking with its first
+    /// sector; false: it is none of them. So: what failed together, or is lacking together, need not be so there.
     pub(super) fn narrow(&mut self) -> bool {
         if matches!(self.goal, Goal::Destage | Goal::Heal { .. }) {
             // It fails, and is tried again in smaller pieces.
@@ -423,11 +425,33 @@ impl<'a> Transfer<'a> {
         self.damage.clear();
     }
 
-    /// The next smaller length of the part: its first parity stripe, its first unit, its first block.
+    /// The next smaller length of the part: its first parity stripe, its first unit, its first block, its first sector
+    /// if lists tell apart the sectors of that.
     fn shorter(&self) -> Option<Sectors> {
         let geometry = self.parts.geometry();
         let sizes = [geometry.stripe_sectors(), geometry.chunk(), BLOCK];
-        sizes.into_iter().map(|size| Sectors(size.0 - self.at.0 % size.0)).find(|&len| len < self.len)
+        let shorter = |size: Sectors| Sectors(size.0 - self.at.0 % size.0);
+        let larger = sizes.into_iter().map(shorter).find(|&len| len < self.len);
+        larger.or_else(|| (self.len > Sectors(1) && self.lacks_in_part()).then_some(Sectors(1)))
+    }
+
+    /// Whether some member lacks some of the columns of a part within a block, and not all.
+    fn lacks_in_part(&self) -> bool {
+        let (geometry, bad) = (self.parts.geometry(), &self.parts.bad);
+        let (stripe, start) = match self.goal {
+            Goal::Scrub { .. } => return false,
+            Goal::Rebuild { stripe, .. } | Goal::Copy { stripe, .. } => (stripe, Sectors(self.at.0)),
+            _ => {
+                let (stripe, _, start) = geometry.split(self.at);
+                (stripe, start)
+            }
+        };
+        let is_partial = |cell: Cell| {
+            let (member, sectors) = geometry.columns(stripe, cell, start, self.len);
+            bad.within(member, sectors.clone(), Lack::Absent).iter().any(|run| *run != sectors)
+        };
+        let mut cells = (0_u16..).map(Cell).take(geometry.map(stripe).cells());
+        !planted!(BlockOrNothing) && !bad.is_empty() && cells.any(is_partial)
     }
 
     /// Whether a block that has lost its checksum is taken for what was written there, as nothing else says what that

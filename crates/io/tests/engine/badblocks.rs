@@ -9,13 +9,13 @@ use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, ENTRIES_MAX, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, ScrubMode, SlotState};
 use uraid_io::member::Access;
 use uraid_layout::{
-    Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Sectors, StripeId,
+    Bytes, Cell, DiskSector, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId,
 };
 
 use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
 use crate::recovery::{Members, assembled, assembled_with, superblock, try_assembled};
 use crate::replace::{assert_replaced, replacement};
-use crate::reshape_lost::{ask, lose};
+use crate::reshape_lost::{ask, lack, lose};
 use crate::support::{
     CHUNK, RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, images, noise, read, rm2, run, shapes, size,
     small, write,
@@ -274,11 +274,20 @@ fn the_lists_are_there_after_a_stop() {
 
 /// Opens what is left of [`with_a_hole`].
 fn reopened(shape: &Shape, left: &Members) -> TestEngine {
-    let used = shape.geometry().used_sectors().bytes();
     let mut disk = MemDisk::new(left.clone(), Order::Fifo);
     // The medium is as it was.
     let data = shape.superblocks()[3].areas.data.offset;
     disk.spoil(MemberIndex(3), Bytes(data.0 + 4 * 4096), Bytes(4096));
+    opened_on(disk, shape, left)
+}
+
+/// Opens members whose media are all right.
+fn opened(shape: &Shape, left: &Members) -> TestEngine {
+    opened_on(MemDisk::new(left.clone(), Order::Fifo), shape, left)
+}
+
+fn opened_on(disk: MemDisk, shape: &Shape, left: &Members) -> TestEngine {
+    let used = shape.geometry().used_sectors().bytes();
     let watch = crate::support::watch::Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
     let assembled = assembled(watch, left);
     let is_torn = assembled.needs_recovery();
@@ -660,6 +669,37 @@ fn nothing_is_lost_that_others_have() {
         assert_encoded(&engine, &content, &context);
         assert!(durable(&engine, MemberIndex(0)).is_empty(), "{context}");
     }
+}
+
+/// More units of a block lack a sector than may be lost, each another one: all of it can be computed, and a member that
+/// is rebuilt lacks just what is in their columns.
+#[test]
+fn within_a_block_each_sector_that_is_lacking_is_made_up_for_by_itself() {
+    // The parity of stripe 4 is on member 3, and its data are on 0, 1 and 2.
+    let places =
+        || (0..4).map(|column| Location { member: MemberIndex(column), sector: DiskSector(32 + u64::from(column)) });
+    // Without bitmaps: what watches them takes what is healed for written.
+    let shape = small(RAID5, 4);
+    let (mut engine, mut content) = filled(shape, Order::Fifo);
+    drop(run(&mut engine, Command::Close).expect("closed"));
+    let mut left = engine.disk().cut(&mut Random(3));
+    lack(&mut left, places());
+    let mut engine = opened(&shape, &left);
+    let all = read(&mut engine, 0, content.len() as u64 / 512).expect("it can be computed");
+    assert!(all == content);
+    let mut engine = opened(&shape, &left);
+    let new = noise(50, 4);
+    write(&mut engine, 4 * 24 + 4, &new).expect("so can its parity");
+    content[size(Bytes((4 * 24 + 4) * 512))..][..new.len()].copy_from_slice(&new);
+    assert_lost(&mut engine, &content, &[], "written");
+    let mut engine = opened(&shape, &left);
+    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+    drop(run(&mut engine, join).expect("joined"));
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_whole(&engine, "rebuilt");
+    let told: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
+    assert_eq!(told, [96, 104, 106, 107, 114]);
 }
 
 /// Without a log parity is made anew after an unclean stop, but not from what is absent.

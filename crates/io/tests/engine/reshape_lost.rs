@@ -32,15 +32,18 @@ fn lost_of(case: &Case) -> Vec<u64> {
 
 /// Has nobody have these sectors: whoever is to have them lacks them, and holds something else.
 pub(crate) fn lose(members: &mut Members, geometry: &Geometry, lost: &[u64]) {
+    let places = |&lba: &u64| std::iter::once(geometry.locate(Lba(lba))).chain(geometry.parity_of(Lba(lba)));
+    lack(members, lost.iter().flat_map(places));
+}
+
+/// Has members lack these sectors, and hold anything there.
+pub(crate) fn lack(members: &mut Members, places: impl Iterator<Item = Location>) {
     let mut lists = vec![BadBlocks::default(); members.len()];
-    for &lba in lost {
-        let places = std::iter::once(geometry.locate(Lba(lba))).chain(geometry.parity_of(Lba(lba)));
-        for Location { member, sector } in places {
-            lists[member.index()].add(sector..DiskSector(sector.0 + 1), Lack::Absent).expect("there is room");
-            let Some(bytes) = &mut members[member.index()] else { continue };
-            let at = size(Bytes(superblock(bytes).areas.data.offset.0 + sector.0 * 512));
-            bytes[at..at + SECTOR].copy_from_slice(&noise(1000 + lba, 1));
-        }
+    for (seed, Location { member, sector }) in (1000..).zip(places) {
+        lists[member.index()].add(sector..DiskSector(sector.0 + 1), Lack::Absent).expect("there is room");
+        let Some(bytes) = &mut members[member.index()] else { continue };
+        let at = size(Bytes(superblock(bytes).areas.data.offset.0 + sector.0 * 512));
+        bytes[at..at + SECTOR].copy_from_slice(&noise(seed, 1));
     }
     for (bytes, mut list) in members.iter_mut().zip(lists).filter(|(_, list)| !list.is_empty()) {
         let Some(bytes) = bytes else { continue };

@@ -11,6 +11,7 @@ declare -A shape=([raid0]="--level 0" [raid1]="--level 1" [raid10]="--level 10" 
 levels=(raid0 raid1 raid10 raid5 rm2)
 
 lost() { [[ $LOST == *" $1 "* ]]; }
+lost_any() { local slot; for slot in ${members[$1]}; do ! lost "$slot" || return 0; done; return 1; }
 paths() { for slot in ${members[$1]}; do echo "${all[$slot]}"; done; }
 present() { for slot in ${members[$1]}; do lost "$slot" || echo "${all[$slot]}"; done; }
 
@@ -37,10 +38,24 @@ bring_back() {
     done < <(sed -n "s/^$level //p" /run/vm/synced)
     umount "$directory"
     fsck.ext4 -fn "$device" >/run/fsck || { cat /run/fsck; fail "$level: the file system is damaged"; }
+    heal "$level" "$device"
     mount "$device" "$directory"
     rm -f "$directory"/f*
     for slot in ${members[$level]}; do
         ! lost "$slot" || control add "${all[$slot]}"
+    done
+}
+
+# Of whole stripes that were being written the log has sums: without a member, nobody knows some of them any more. No
+# file that was synced, and nothing that the file system needs, is there, so zeros do as well.
+heal() {
+    local level=$1 device=$2 lost range
+    lost=$("$URAID" status --json --socket "$CONTROL" | tr -d ' \n' | grep -oE '"lost":\{[^}]*\}' || true)
+    [ -n "$lost" ] || return 0
+    lost_any "$level" || fail "$level: all members are there, and content is lost: $lost"
+    say "$level: never flushed, and lost with its member: $lost"
+    for range in $(echo "$lost" | grep -oE '\[[0-9]+,[0-9]+\]' | tr -d '[]'); do
+        dd if=/dev/zero of="$device" bs=512 seek="${range%,*}" count=$((${range#*,} - ${range%,*})) oflag=direct conv=fsync status=none
     done
 }
 
