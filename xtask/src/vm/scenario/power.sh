@@ -57,6 +57,7 @@ heal() {
     for range in $(echo "$lost" | grep -oE '\[[0-9]+,[0-9]+\]' | tr -d '[]'); do
         dd if=/dev/zero of="$device" bs=512 seek="${range%,*}" count=$((${range#*,} - ${range%,*})) oflag=direct conv=fsync status=none
     done
+    healed+=" $level "
 }
 
 load() {
@@ -70,7 +71,7 @@ load() {
 
 modules nbd ext4
 cp /run/vm/pool /run/pool
-number=0
+number=0 healed=
 for level in "${levels[@]}"; do
     bring_back "$level" $number
     number=$((number + 1))
@@ -78,6 +79,8 @@ done
 for level in "${levels[@]}"; do
     CONTROL=/run/$level.ctl
     [ "$WAIT" != yes ] || control wait
+    # Parity that was being written beside what was lost is not there either.
+    if [[ $healed == *" $level "* ]] && [ "$WAIT" = yes ]; then "$URAID" scrub start --repair --socket "$CONTROL" && control wait; fi
     if [ "$ROUND" != 1 ] && [ "$WAIT" = yes ] && [ "$level" != raid0 ]; then scrub; fi
 done
 if [ "$ROUND" != last ]; then
