@@ -38,6 +38,7 @@ macro_rules! mutants {
 mutants! {
     BadBlocksUnread: "the lists of bad blocks are not read when the array is opened",
     BlockOrNothing: "of a block some sectors of which can't be had nothing is read",
+    UntakenTrusted: "what a member failed to take, that can't be given up, counts as its content though others have it",
     BadBlocksRead: "what is in a list of bad blocks as absent is read",
     BadBlocksKept: "what is written stays in the list of bad blocks",
     BadBlocksUnsaved: "a list of bad blocks from which something was taken out is not written",

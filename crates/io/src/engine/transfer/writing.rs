@@ -156,19 +156,37 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
     }
     members.check_frozen()?;
     proof::note_written(transfer, failed);
-    let failed = failed.union(proof::wait_written(transfer).await).union(mend_lists(transfer, failed).await);
+    let is_listed = list_untaken(transfer, failed);
+    let unkept = mend_lists(transfer, failed, is_listed);
+    let failed = failed.union(proof::wait_written(transfer).await).union(unkept.await);
     // Without redundancy it fails only now, when what members hold has its checksums.
     members.fail(failed)
 }
 
-/// Takes out of the lists of bad blocks what has its content now, durably: who failed to take that.
-async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
+/// Members that failed are kept where the array's other shape has no redundancy. In this one the others have what they
+/// failed to take: they lack it, or parity would say something else than they do. Whether there is any.
+fn list_untaken(transfer: &Transfer<'_>, failed: MemberSet) -> bool {
+    let Parts { members, bad, .. } = transfer.parts;
+    if members.tolerance() > 0 || transfer.parts.geometry().tolerance() == 0 || planted!(UntakenTrusted) {
+        return false;
+    }
+    for io in transfer.plan.writes().iter().filter(|io| failed.contains(io.member)) {
+        if bad.add(io.member, io.sector..end(io), Lack::Absent).is_err() {
+            tracing::error!(member = %io.member, sector = %io.sector, "its list of bad blocks is full: parity does not \
+                agree there until it is written again");
+        }
+    }
+    !failed.is_empty()
+}
+
+/// Takes out of the lists of bad blocks what has its content now, and has them durable: who failed to take that.
+async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet, is_listed: bool) -> MemberSet {
     let Parts { members, bad, .. } = transfer.parts;
     if bad.is_empty() && !bad.is_owed() || planted!(BadBlocksKept) {
         return MemberSet::EMPTY;
     }
     let is_copy = matches!(transfer.goal, Goal::Copy { .. });
-    let (mut has_changed, mut written) = (false, MemberSet::EMPTY);
+    let (mut has_changed, mut written) = (is_listed, MemberSet::EMPTY);
     for io in transfer.plan.writes() {
         let targets = members.targets(io.member, io.sector, is_copy).into_iter().map(|(member, _)| member);
         for member in targets.filter(|&member| !failed.contains(member)) {
