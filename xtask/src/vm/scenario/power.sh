@@ -80,7 +80,10 @@ for level in "${levels[@]}"; do
     CONTROL=/run/$level.ctl
     [ "$WAIT" != yes ] || control wait
     # Parity that was being written beside what was lost is not there either.
-    if [[ $healed == *" $level "* ]] && [ "$WAIT" = yes ]; then "$URAID" scrub start --repair --socket "$CONTROL" && control wait; fi
+    if [[ $healed == *" $level "* ]] && [ "$WAIT" = yes ]; then
+        "$URAID" scrub start --repair --socket "$CONTROL"
+        control wait
+    fi
     if [ "$ROUND" != 1 ] && [ "$WAIT" = yes ] && [ "$level" != raid0 ]; then scrub; fi
 done
 if [ "$ROUND" != last ]; then

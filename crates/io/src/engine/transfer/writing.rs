@@ -156,38 +156,28 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
     }
     members.check_frozen()?;
     proof::note_written(transfer, failed);
-    let is_listed = list_untaken(transfer, failed);
-    let unkept = mend_lists(transfer, failed, is_listed);
-    let failed = failed.union(proof::wait_written(transfer).await).union(unkept.await);
+    let failed = failed.union(proof::wait_written(transfer).await).union(settle_lists(transfer, failed).await);
     // Without redundancy it fails only now, when what members hold has its checksums.
     members.fail(failed)
 }
 
-/// Members that failed are kept where the array's other shape has no redundancy. In this one the others have what they
-/// failed to take: they lack it, or parity would say something else than they do. Whether there is any.
-fn list_untaken(transfer: &Transfer<'_>, failed: MemberSet) -> bool {
+/// Takes out of the lists of bad blocks what has its content now, and into them what members failed to take and are
+/// kept for, as the array's other shape has no redundancy: in this one others have it, and parity would say something
+/// else than they do. Has that durable: who failed to take it.
+async fn settle_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
     let Parts { members, bad, .. } = transfer.parts;
-    if members.tolerance() > 0 || transfer.parts.geometry().tolerance() == 0 || planted!(UntakenTrusted) {
-        return false;
-    }
-    for io in transfer.plan.writes().iter().filter(|io| failed.contains(io.member)) {
-        if bad.add(io.member, io.sector..end(io), Lack::Absent).is_err() {
-            tracing::error!(member = %io.member, sector = %io.sector, "its list of bad blocks is full: parity does not \
-                agree there until it is written again");
-        }
-    }
-    !failed.is_empty()
-}
-
-/// Takes out of the lists of bad blocks what has its content now, and has them durable: who failed to take that.
-async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet, is_listed: bool) -> MemberSet {
-    let Parts { members, bad, .. } = transfer.parts;
-    if bad.is_empty() && !bad.is_owed() || planted!(BadBlocksKept) {
+    let is_had = members.tolerance() == 0 && transfer.parts.geometry().tolerance() > 0 && !planted!(UntakenTrusted);
+    let untaken = if is_had { failed } else { MemberSet::EMPTY };
+    if bad.is_empty() && !bad.is_owed() && untaken.is_empty() || planted!(BadBlocksKept) {
         return MemberSet::EMPTY;
     }
     let is_copy = matches!(transfer.goal, Goal::Copy { .. });
-    let (mut has_changed, mut written) = (is_listed, MemberSet::EMPTY);
+    let (mut has_changed, mut written) = (!untaken.is_empty(), MemberSet::EMPTY);
     for io in transfer.plan.writes() {
+        if untaken.contains(io.member) && bad.add(io.member, io.sector..end(io), Lack::Absent).is_err() {
+            tracing::error!(member = %io.member, sector = %io.sector, "its list of bad blocks is full: parity does not \
+                agree there until it is written again");
+        }
         let targets = members.targets(io.member, io.sector, is_copy).into_iter().map(|(member, _)| member);
         for member in targets.filter(|&member| !failed.contains(member)) {
             has_changed |= bad.remove(member, io.sector..end(io));
