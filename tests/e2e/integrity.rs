@@ -88,13 +88,50 @@ fn content_is_there_without_a_member_and_after_a_kill() {
     let _ = server.stop();
 }
 
+/// Two blocks of a row are rotten, and a client writes one of them: where there is room for a journal, that is durable,
+/// and survives a stop that can't write it out.
+#[test]
+fn content_that_cannot_be_written_out_stays_in_the_journal() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32"]).success();
+    let stripe = 2 * array.shape.chunk_bytes();
+    let server = Server::start(&array);
+    server.connect().write(0, &Random::new(11).bytes(stripe));
+    let _ = server.stop();
+    let said = array.examine();
+    for slot in [0, 1] {
+        let file = OpenOptions::new().write(true).open(&array.members()[slot]).unwrap();
+        file.write_all_at(&[7; BLOCK], said["members"][slot]["data_offset"].as_u64().unwrap()).unwrap();
+    }
+    let server = Server::start(&array);
+    let mut client = server.connect();
+    let new = Random::new(12).bytes(BLOCK);
+    client.write(0, &new);
+    client.flush();
+    let now = until(&array, "nobody tries to write it out", |now| now["health"]["state"] == "failing");
+    assert_eq!(now["health"]["unwritten"]["flushes_fail"], json!(false));
+    let screen = ask(&array, &["status"]).success().text();
+    assert!(screen.contains("flushes keep it in the log while that has room"), "{screen}");
+    client.flush();
+    let said = ask(&array, &["stop"]).code_is(1).stderr;
+    assert!(said.contains("Nothing is lost"), "{said}");
+    let said = server.end().code_is(1).stderr;
+    assert!(said.contains("Nothing is lost"), "{said}");
+    let server = Server::start(&array);
+    let mut client = server.connect();
+    assert_same(&client.read(0, BLOCK), &new, "after a stop");
+    client.write(0, &Random::new(13).bytes(stripe));
+    let _ = server.stop();
+}
+
 /// Two blocks of a row are rotten, and a client writes one of them: no parity can be computed for it, so every flush
 /// fails until the whole stripe is written. Everybody is told which bytes it is, and what helps.
 #[test]
 fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
     for threads in ["0", "2"] {
         let array = Array::planned(&shape::raid5_of_5_left_symmetric());
-        let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32"]).success();
+        // The log is too small for a journal.
+        let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32", "--log-size", "512K"]).success();
         let mut image = Random::new(11).bytes(array.expected_size());
         let server = Server::start(&array);
         write_export(server.uri(), &image);
@@ -125,16 +162,18 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         let member = |slot: usize| json!({"slot": slot, "path": array.members()[slot].to_str().unwrap()});
         let unwritten = json!({
             "bytes": BLOCK, "blocks": [[0, BLOCK / 512]], "stripe_blocks": [[0, stripe / 512]],
-            "unreadable": [member(0), member(1)], "unwritable": []
+            "unreadable": [member(0), member(1)], "unwritable": [], "flushes_fail": true
         });
         assert_eq!(now["health"]["unwritten"], unwritten);
         assert_eq!(now["health"]["troubles"], json!([]), "replacing members would not help");
         let screen = ask(&array, &["status"]).success().text();
         let helps = format!("after a write of all of bytes 0 to {stripe}");
-        for part in ["failing: flushes fail", "bytes 0 to 4096 of the array", "can't be read there", &helps] {
+        for part in
+            ["failing: 4 KiB", "and flushes fail", "bytes 0 to 4096 of the array", "can't be read there", &helps]
+        {
             assert!(screen.contains(part), "{part}: {screen}");
         }
-        let _ = events.until("flush-failing");
+        let _ = events.until("unwritten");
         assert_eq!(events.until("failing"), [""; 0], "once");
         assert_eq!(metric(&address, "uraid_unwritten_bytes").as_deref(), Some("4096"));
         let range = "uraid_unwritten_range_bytes{start=\"0\",end=\"4096\"}";
@@ -150,7 +189,7 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         one.write(0, &image[..stripe]);
         one.flush();
         other.flush();
-        assert_eq!(events.until("flush-recovered"), [""; 0], "no more of it");
+        assert_eq!(events.until("written-out"), [""; 0], "no more of it");
         let _ = events.until("recovered");
         assert_eq!(status(&array)["health"], before);
         assert_eq!(metric(&address, "uraid_unwritten_bytes").as_deref(), Some("0"));
@@ -158,7 +197,7 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         let _ = ask(&array, &["stop"]).success();
         let log = server.end().success().stderr;
         let why = "8 sectors of them can't be written out, sectors 0..+8: members 0 and 1 can't be read there";
-        for part in ["flush-failing", "flushes fail because 4 KiB", why] {
+        for part in ["unwritten", "4 KiB that clients have written can't be written out", why] {
             assert!(log.contains(part), "{part}: {log}");
         }
     }

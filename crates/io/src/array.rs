@@ -23,6 +23,7 @@ mod judge;
 mod losses;
 mod open;
 mod overlay;
+mod pages;
 mod recover;
 mod redo;
 pub(crate) mod reshape;
@@ -47,6 +48,7 @@ pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use losses::Loss;
 pub use open::{Array, OpenOptions, check_presence};
 pub(crate) use overlay::Overlay;
+pub(crate) use pages::{Pages, Record};
 pub use recover::{recover, recovery_bytes};
 pub use reshape::{
     Exchange, Found, NewMember, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay,

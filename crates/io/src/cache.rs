@@ -20,6 +20,8 @@
 mod ahead;
 mod contents;
 mod destage;
+mod flush;
+mod journal;
 mod page;
 mod shape;
 mod store;
@@ -36,9 +38,11 @@ pub use contents::Contents;
 use contents::Flight;
 pub use destage::{Mark, TICK};
 use destage::{Policy, UNLISTED};
-use page::{Layer, Mask, PAGE_BYTES, bytes_of, cut};
+pub use flush::{Edit, FlushLeft, FlushMark, View};
+use journal::Journal;
+use page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of, cut};
 use shape::{Piece, Shape, push_missing};
-use store::{Landing, Store};
+use store::{Landing, Store, TakenOff};
 use stripes::{Alone, Slot};
 pub use unwritten::{Cause, RANGES_MAX, Unwritten};
 
@@ -63,6 +67,7 @@ pub struct Cache {
     /// Where the search for memory goes on.
     hand: usize,
     policy: Policy,
+    journal: Journal,
     traffic: Traffic,
 }
 
@@ -89,8 +94,15 @@ impl Cache {
             store: Store::new(Shape::new(geometry)),
             hand: 0,
             policy: Policy::new(pages),
+            journal: Journal::default(),
             traffic: Traffic::default(),
         }
+    }
+
+    /// Takes the memory of another cache, which holds nothing.
+    pub(crate) fn take_memory_of(&mut self, other: Self) {
+        (self.pool, self.limit) = (other.pool, other.limit);
+        self.policy.set_pages(&other.policy);
     }
 
     /// The most memory that the cache is to have.
@@ -134,16 +146,25 @@ impl Cache {
     /// # Panics
     /// When the buffer has no such range, or it is not whole sectors.
     pub fn write(&mut self, lba: Lba, buf: &Buf, range: Range<usize>) -> bool {
+        let is_held_back = self.journal.is_pressed && self.journal().is_live(lba, Sectors(range.len() as u64 / 512));
+        !is_held_back && self.take_in(lba, buf, range, false)
+    }
+
+    /// The same of a write of which something is live, whoever waits: nothing else can take its place. It
+    /// `must` be taken in where what it replaces can't be written out, which it takes no more room than.
+    ///
+    /// # Panics
+    /// As [`Cache::write`].
+    pub fn take_in(&mut self, lba: Lba, buf: &Buf, range: Range<usize>, must: bool) -> bool {
         assert!(range.len().is_multiple_of(512), "a request is whole sectors");
         let len = range.len() as u64 / 512;
-        let pages = range.len().div_ceil(PAGE_BYTES) + 1;
-        if !self.policy.has_room(self.store.pinned(), pages) || !self.make_room() {
+        if !self.has_room_for(range.len().div_ceil(PAGE_BYTES) + 1) && !must {
             return false;
         }
         // Memory that is not counted can't be kept.
         let mut copy = None;
         if !self.pool.owns(buf) {
-            let Some(mut own) = self.pool.try_alloc(Bytes(range.len() as u64)) else { return false };
+            let Some(mut own) = self.memory(range.len(), must) else { return false };
             own.as_mut().copy_from_slice(buf.bytes(range.clone()));
             copy = Some(own);
         }
@@ -151,7 +172,7 @@ impl Cache {
         let mut edges: [Option<Buf>; 2] = [None, None];
         let partial = self.store.shape.pieces(lba, len).filter(|piece| !piece.is_whole());
         for (edge, _) in edges.iter_mut().zip(partial) {
-            let Some(page) = self.pool.try_alloc(Bytes(PAGE_BYTES as u64)) else { return false };
+            let Some(page) = self.memory(PAGE_BYTES, must) else { return false };
             *edge = Some(page);
         }
         let mut edges = edges.into_iter().flatten();
@@ -165,15 +186,73 @@ impl Cache {
                 let older = self.store.page(slot, piece.place).and_then(|page| page.dirty.as_ref());
                 Layer::merge(older, &piece.sectors, buf.bytes(bytes), page)
             };
-            let before = self.store.stripes.at(slot).dirty;
-            self.store.edit(slot, piece.place, |page| page.dirty = Some(layer));
-            let overwritten = piece.len() - (self.store.stripes.at(slot).dirty - before);
-            self.traffic.coalesced.0 += Sectors(overwritten).bytes().0;
-            let Store { stripes, shape, .. } = &mut self.store;
-            self.policy.touched(stripes, slot, before, shape);
+            self.put(&piece, slot, layer);
         }
         self.traffic.taken.0 += range.len() as u64;
         true
+    }
+
+    /// Takes zeros in, as [`Cache::take_in`] does content; `zeroes` is a page of them at least.
+    pub fn take_in_zeros(&mut self, lba: Lba, len: Sectors, zeroes: &Buf, must: bool) -> bool {
+        let pages = usize::try_from(len.0 / PAGE_SECTORS).unwrap_or(usize::MAX).saturating_add(2);
+        if !self.has_room_for(pages) && !must {
+            return false;
+        }
+        for piece in self.store.shape.pieces(lba, len.0) {
+            let slot = self.store.stripes.find_or_insert(piece.stripe);
+            let layer = if piece.is_whole() {
+                Layer { memory: zeroes.lease_read(0..PAGE_BYTES), mask: Mask::ALL }
+            } else {
+                let older = self.store.page(slot, piece.place).and_then(|page| page.dirty.as_ref());
+                let page = Buf::zeroed(Bytes(PAGE_BYTES as u64));
+                Layer::merge(older, &piece.sectors, zeroes.bytes(bytes_of(&piece.sectors)), page)
+            };
+            self.put(&piece, slot, layer);
+        }
+        self.traffic.taken.0 += len.bytes().0;
+        true
+    }
+
+    /// Whether so many pages more may be dirty, after clean ones were forgotten.
+    fn has_room_for(&mut self, pages: usize) -> bool {
+        self.policy.has_room(self.store.pinned(), pages) && self.make_room()
+    }
+
+    /// Memory for dirty content, the pool's unless there `must` be some.
+    fn memory(&self, len: usize, must: bool) -> Option<Buf> {
+        let len = Bytes(len as u64);
+        self.pool.try_alloc(len).or_else(|| must.then(|| Buf::zeroed(len)))
+    }
+
+    /// Makes a layer what is dirty of a page.
+    fn put(&mut self, piece: &Piece, slot: Slot, layer: Layer) {
+        let before = self.store.stripes.at(slot).dirty;
+        let Self { store, journal, .. } = self;
+        let lba = store.shape.lba(piece.stripe, piece.place);
+        store.edit(slot, piece.place, |page| {
+            page.overwrite(layer);
+            if journal.is_on && !std::mem::replace(&mut page.journaled.is_fresh, true) {
+                journal.note_fresh(lba);
+            }
+        });
+        let overwritten = piece.len() - (self.store.stripes.at(slot).dirty - before);
+        self.traffic.coalesced.0 += Sectors(overwritten).bytes().0;
+        let Store { stripes, shape, .. } = &mut self.store;
+        self.policy.touched(stripes, slot, before, shape);
+    }
+
+    /// What the journal has of its pages.
+    #[must_use]
+    pub fn journal(&self) -> View<'_> {
+        let Self { store, policy, journal, .. } = self;
+        View { store, policy, journal }
+    }
+
+    /// The same, to be changed.
+    #[must_use]
+    pub fn journal_mut(&mut self) -> Edit<'_> {
+        let Self { store, policy, journal, .. } = self;
+        Edit { store, policy, journal }
     }
 
     /// Copies what is in memory of `len` sectors from `lba` to the buffer's bytes from `at` on, and appends the rest to
@@ -242,16 +321,27 @@ impl Cache {
             let column = self.next_column(slot);
             let stripe = self.store.stripes.get(slot);
             let alone = stripe.alone.take();
-            (stripe.is_scheduled, stripe.is_stuck) = (false, false);
+            (stripe.is_scheduled, stripe.is_stuck, stripe.left) = (false, false, None);
             if column.is_none() && alone.is_some_and(|alone| alone.has_failed) {
                 self.policy.stick(&mut self.store.stripes, slot);
                 continue;
             }
             is_second |= column.is_some() || alone.is_some() && planted!(DestagedWhole);
-            since = since.into_iter().chain(listed.or((stripe.dirty > 0).then_some(UNLISTED))).min();
             let is_whole = column.is_none() && stripe.dirty == self.store.shape.sectors_of(stripe.id);
             stripe.is_whole = is_whole;
-            let columns = self.store.take_off(slot, column, contents);
+            let before = stripe.dirty;
+            let taken = self.store.take_off(slot, column, &self.journal, contents);
+            let TakenOff { columns, has_fresh, is_left } = taken;
+            if has_fresh {
+                since = since.into_iter().chain(listed.or((before > 0).then_some(UNLISTED))).min();
+            }
+            if is_left {
+                self.store.stripes.get(slot).is_whole = false;
+            }
+            if is_left && column.is_none() {
+                // It waits until the journal has it, or nothing else of it.
+                self.policy.leave(&mut self.store.stripes, slot);
+            }
             let stripe = self.store.stripes.get(slot);
             if let (Some(column), Some(alone), true) = (column, alone, stripe.dirty > 0) {
                 stripe.alone = Some(Alone { next: column + 1, ..alone });
@@ -317,6 +407,7 @@ impl Cache {
                 }
                 cut(&mut page.dirty, layer.mask);
                 page.flying = Some(layer);
+                page.journaled.was_fresh = true;
             });
             self.policy.replaced(&mut self.store.stripes, slot);
         }
@@ -357,7 +448,7 @@ impl Cache {
                 // A stripe that was written whole is part of a stream, which does not come back.
                 let keeps_data = keeps_data && !self.store.stripes.at(slot).is_whole;
                 let landing = Landing { is_written, keeps_data, keeps_parity: keeps };
-                self.store.land(geometry, slot, piece.place, landing);
+                self.store.land(geometry, slot, piece.place, landing, &mut self.journal);
                 if !is_written {
                     self.policy.failed(&mut self.store.stripes, slot, is_second);
                 }
@@ -376,10 +467,32 @@ impl Cache {
         true
     }
 
-    /// Notes that what flies for a job is durable in the log: flushes need not wait for it to land.
+    /// Notes that what flies for a job is durable in the log: flushes need not wait for it to land, and the journal
+    /// need not keep it.
     pub fn committed(&mut self, contents: &mut Contents) {
         self.policy.landed(contents.take_since());
+        if contents.has_held() {
+            let Self { store, journal, .. } = self;
+            for extent in contents.extents() {
+                for piece in store.shape.pieces(extent.lba, extent.content.len.0) {
+                    let Some(slot) = store.stripes.find(piece.stripe) else { continue };
+                    if store.page(slot, piece.place).is_some_and(|page| page.journaled.flying.is_some()) {
+                        let flying = |page: &mut Page| page.journaled.flying.take();
+                        let sequence = store.look(slot, piece.place, flying).expect("it was there");
+                        journal.let_go(sequence);
+                    }
+                }
+            }
+        }
         self.note_written(contents);
+    }
+
+    /// What is dirty, ascending.
+    #[must_use]
+    pub fn dirty(&self) -> Vec<(Lba, Vec<u8>)> {
+        let mut dirty: Vec<_> = self.store.stripes.all().flat_map(|stripe| self.store.dirty_of(stripe)).collect();
+        dirty.sort_unstable_by_key(|(lba, _)| *lba);
+        dirty
     }
 
     /// Forgets what the members held of a stripe: its parity is computed anew.
@@ -416,6 +529,7 @@ impl Cache {
     /// Notes that [`TICK`] has passed.
     pub fn tick(&mut self) {
         self.policy.tick();
+        self.journal_mut().forget_not_fresh();
     }
 
     /// Asks that everything that is dirty now be written out, and stripes that failed be tried again.
@@ -423,10 +537,23 @@ impl Cache {
         self.policy.drain(&mut self.store.stripes)
     }
 
-    /// Whether everything that was dirty before the mark is written, or [stuck](Cache::is_stuck).
+    /// Asks that everything that is dirty now be written out, but what could not be.
+    pub fn hurry(&mut self) -> Mark {
+        self.policy.hurry()
+    }
+
+    /// Whether everything that was dirty before the mark is written, or [stuck](Cache::is_stuck), or waits for that.
     #[must_use]
     pub fn is_drained(&self, mark: Mark) -> bool {
-        self.policy.is_drained(&self.store.stripes, mark)
+        let stripes = &self.store.stripes;
+        self.policy.is_drained(stripes, mark) || self.policy.is_blocked(stripes, mark)
+    }
+
+    /// Whether there is content that could not be written, and all else that is dirty waits for the journal to be rid
+    /// of that.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.policy.is_blocked(&self.store.stripes, Mark(u64::MAX))
     }
 
     /// Whether there is content that could not be written.

@@ -30,6 +30,7 @@ mod executor;
 mod flusher;
 mod inspect;
 mod intent;
+mod journal;
 mod leniency;
 mod locks;
 mod log;
@@ -82,7 +83,7 @@ pub use troubles::Troubles;
 
 pub use crate::format::superblock::ScrubMode;
 
-use crate::array::Overlay;
+use crate::array::{Overlay, Pages};
 use crate::buf::Pool;
 use crate::cache::{Cache, TICK, Unwritten};
 use crate::disk::{Completion, Disk};
@@ -96,6 +97,7 @@ use background::sweep::Next;
 use change::Change;
 use core::Core;
 use executor::Executor;
+use journal::Journal;
 use ops::write::Request;
 use parts::Parts;
 use patience::Patience;
@@ -186,6 +188,12 @@ impl<D: Disk, T> Engine<D, T> {
     #[must_use]
     pub fn with_blank(self, made: Option<Bitmap>) -> Self {
         made.into_iter().for_each(|made| ops::initialise::restart(&self.core.sides.below, made));
+        self
+    }
+
+    /// The engine, with what the journal of pages has: the cache begins with it.
+    pub(crate) fn with_pages(self, pages: &Pages) -> Self {
+        self.core.sides.restore(pages);
         self
     }
 
@@ -339,7 +347,10 @@ impl<D: Disk, T> Engine<D, T> {
                 Work::Prefetch(prefetch)
             }
             Command::Write { lba, buf, fua } => {
-                Work::Write(Request { ticket, goal: Goal::Write, start: lba, range: sectors, buf: Some(buf), fua })
+                let len = Bytes(buf.len() as u64).whole_sectors();
+                let is_cached = sectors.end.0 - sectors.start.0 < len.0;
+                let (goal, range, buf) = (Goal::Write, sectors, Some(buf));
+                Work::Write(Request { ticket, goal, start: lba, range, len, is_cached, buf, fua })
             }
             Command::WriteZeroes { fua, may_punch, .. } => {
                 Work::Write(Request::zeroes(ticket, sectors, may_punch, fua))
@@ -391,16 +402,20 @@ impl<D: Disk, T> Engine<D, T> {
     fn begin_background(&mut self) {
         let core = Rc::clone(&self.core);
         let parts = &core.sides.below;
-        if parts.repairs.is_held.get() {
-            return;
-        }
-        for side in core.sides.all() {
+        let may_write = !parts.members.is_read_only();
+        let is_held = parts.repairs.is_held.get();
+        // Somebody who has to end first may wait for it.
+        let is_awaited = parts.journal.as_ref().is_some_and(Journal::is_awaited);
+        for side in core.sides.all().filter(|_| may_write && (!is_held || is_awaited)) {
             while let Some(stripes) = side.writeback.next_run() {
                 self.executor.start(Work::Destage(side.side, stripes));
             }
-            while let Some(piece) = side.repairs.heals.next(|piece| core.may_heal(side, piece)) {
+            while let Some(piece) = side.repairs.heals.next(|piece| !is_held && core.may_heal(side, piece)) {
                 self.executor.start(Work::Heal(side.side, piece));
             }
+        }
+        if is_held {
+            return;
         }
         while let Some(next) = core.background.next(parts) {
             match next {
@@ -414,20 +429,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Begins the rounds of superblocks, bitmap and log that somebody waits for, and writes checksums.
     fn begin_rounds(&mut self) {
-        let core = Rc::clone(&self.core);
-        let parts = &core.sides.below;
-        if parts.log.as_ref().is_some_and(|log| log.wants_commit()) {
-            self.executor.start(Work::Commit);
-        }
-        if parts.members.wants_record_round() {
-            self.executor.start(Work::KeepRecord);
-        }
-        if parts.intent.wants_round() {
-            self.executor.start(Work::KeepIntent);
-        }
-        if parts.sums.as_ref().is_some_and(|sums| sums.write_dirty(&parts.members)) {
-            parts.wake_repairs();
-        }
+        let Self { core, executor, .. } = self;
+        work::rounds(&core.sides.below).for_each(|round| executor.start(round));
     }
 
     /// Hands what is to be done to the members.
@@ -495,20 +498,19 @@ impl<D: Disk, T> Engine<D, T> {
         self.core.sides.below.members.trust_parity();
     }
 
+    /// Content that clients wrote and that the members are still to be written, ascending.
+    pub fn dirty(&self) -> Vec<(Lba, Vec<u8>)> {
+        self.core.sides.caches().flat_map(|cache| cache.dirty()).collect()
+    }
+
     /// Whether another turn has something to do though nothing completes: destaging or a scrub goes on.
     pub fn wants_turn(&self) -> bool {
-        let Core { sides, background, .. } = &*self.core;
-        let parts = &sides.below;
-        self.core.sides.all().any(|parts| parts.writeback.wants_turn()) || background.wants_turn(parts)
+        self.core.wants_turn()
     }
 
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
     pub fn wants_ticks(&self) -> bool {
-        let Core { sides, background, .. } = &*self.core;
-        let parts = &sides.below;
-        let is_late = !self.slow().is_empty() || parts.members.troubled.borrow().wants_ticks();
-        let is_patient = parts.members.operations.wants_ticks() || self.disk.wants_ticks() || is_late;
-        self.is_dirty() || parts.intent.is_settling(&parts.members) || background.wants_ticks(parts) || is_patient
+        self.disk.wants_ticks() || self.core.wants_ticks()
     }
 
     /// Whether replied-to content waits in memory.
@@ -579,6 +581,27 @@ impl<D: Disk, T> Engine<D, T> {
         members.troubled.borrow().among(members.present(), self.disk.roomless(), repairs.leniency.kept())
     }
 
+    /// What the cache holds that the members don't have yet, of all that it may hold.
+    pub fn cache_fill(&self) -> Option<Fill> {
+        self.core.sides.cache_fill()
+    }
+
+    /// The cache, if there is one.
+    pub fn cache(&self) -> Option<Ref<'_, Cache>> {
+        self.core.sides.below.writeback.cache()
+    }
+
+    /// One member's log and journal of pages; none without a log, or where it was missing from the start.
+    pub fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
+        self.core.sides.below.log_fill_of(member)
+    }
+
+    /// The fullest member's log.
+    pub fn log_fill(&self) -> Option<Fill> {
+        let present = self.core.sides.below.members.present();
+        present.iter().filter_map(|member| self.log_fill_of(member)).max_by_key(|fill| fill.used)
+    }
+
     /// Gives up members of which more than `most` errors were corrected: what could not be read, or was not what was
     /// written there. None, as at first: any number is forgiven. Members that the array needs are kept, and so is one
     /// that is being copied to another; all are while any is being rebuilt.
@@ -597,8 +620,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.core.sides.below.members.troubled.borrow_mut().forgive();
     }
 
-    /// Content that was replied to and could not be written when that was tried last: flushes fail until it is. The
-    /// next one tries again.
+    /// Content that was replied to and could not be written when that was tried last: flushes try again, and fail where
+    /// the journal has no room for it.
     pub fn unwritten(&self) -> Option<Unwritten> {
         self.core.sides.caches().find_map(|cache| cache.unwritten())
     }
@@ -617,30 +640,9 @@ impl<D: Disk, T> Engine<D, T> {
         has_cache
     }
 
-    /// What the cache holds that the members don't have yet, of all that it may hold.
-    pub fn cache_fill(&self) -> Option<Fill> {
-        self.core.sides.cache_fill()
-    }
-
-    /// The cache, if there is one.
-    pub fn cache(&self) -> Option<Ref<'_, Cache>> {
-        self.core.sides.below.writeback.cache()
-    }
-
     /// Whether the log has sums of whole parity stripes that are written from now on, as at first, or their content.
     pub fn log_sums(&mut self, is_on: bool) {
         self.core.sides.below.log.iter().for_each(|log| log.set_takes_sums(is_on));
-    }
-
-    /// One member's log; none without a log, or where the member was missing from the start.
-    pub fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
-        self.core.sides.below.log.as_ref()?.fill_of(member)
-    }
-
-    /// The fullest member's log.
-    pub fn log_fill(&self) -> Option<Fill> {
-        let present = self.core.sides.below.members.present();
-        present.iter().filter_map(|member| self.log_fill_of(member)).max_by_key(|fill| fill.used)
     }
 
     /// The bits that have to be taken to be set on the members, where the array has a write-intent bitmap or a log.

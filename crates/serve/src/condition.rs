@@ -42,8 +42,10 @@ pub(crate) struct Condition {
     pub(crate) last_resort: LastResort,
     pub(crate) troubles: Troubles,
     pub(crate) is_frozen: bool,
-    /// Data that could not be written out, so that flushes fail.
+    /// Data that could not be written out: flushes fail, unless there is a journal with room for it.
     pub(crate) unwritten: Option<Unwritten>,
+    /// Flushes put what is not written out into a journal.
+    pub(crate) has_journal: bool,
     /// What members' lists of bad blocks say.
     pub(crate) lacking: Lacking,
     /// Why a rebuild, and a copy, can't continue.
@@ -75,6 +77,7 @@ impl Condition {
             troubles: engine.troubles(),
             is_frozen: engine.is_frozen(),
             unwritten: engine.unwritten(),
+            has_journal: engine.cache().is_some_and(|cache| cache.journal().is_on()),
             rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
             replace_stuck: replacement.and_then(|replacement| replacement.progress.stuck),
             reshape_stuck: engine.reshape().and_then(|way| way.progress().stuck),
@@ -173,6 +176,7 @@ impl Condition {
             stripe_blocks: stripes(&description.shapes(), unwritten.ranges()),
             unreadable: named(unwritten.cause.unreadable),
             unwritable: named(unwritten.cause.unwritable),
+            flushes_fail: !self.has_journal,
         };
         let replacing = self.replacing.into_iter().collect();
         let rebuild = self.rebuild_stuck.map(|stuck| held_up(Work::Rebuild, self.rebuilding, self.lost(), stuck));
@@ -218,6 +222,11 @@ impl Condition {
 
     fn survives(&self, shapes: &[Geometry], without: MemberSet) -> bool {
         shapes.iter().all(|shape| Repair::new(shape, self.lost().union(without)).is_ok())
+    }
+
+    /// Whether a flush may put into the journal what can't be written out.
+    pub(crate) fn is_kept_by_a_flush(&self) -> bool {
+        self.unwritten.is_some() && self.has_journal && !self.is_frozen && self.late().is_empty()
     }
 
     /// What a stop would lose, and what to do about it; `None` if nothing. `unwritten_bytes` is the amount of clients'

@@ -26,6 +26,7 @@ use crate::logging;
 use crate::metrics;
 use crate::patience::Patience;
 use crate::protocol::{Answer, Limits, Lost, Metrics, Recording, Request, Stopped};
+use crate::reactor::grow;
 use crate::reactor::members::Members;
 use crate::reactor::snapshot::Snapshot;
 use crate::reactor::{Reactor, deleted};
@@ -226,7 +227,10 @@ impl<D: LiveDisk> Control<D> {
     async fn check_stop(&self) -> Result<()> {
         let deleted = deleted::find(&self.reactor).await;
         let snapshot = Snapshot::take(&self.reactor).await.context("stop it with --force all the same")?;
-        let unwritten_bytes = snapshot.cache.map_or(0, |fill| fill.used.0);
+        // What the journal has is not lost.
+        let is_kept = snapshot.condition.is_kept_by_a_flush()
+            && grow::flush(&self.reactor).await.is_ok_and(|late| late.is_empty());
+        let unwritten_bytes = snapshot.cache.filter(|_| !is_kept).map_or(0, |fill| fill.used.0);
         let condition = deleted.map_or(snapshot.condition, |deleted| Condition { deleted, ..snapshot.condition });
         let shapes = self.description.shapes();
         // What moves waits for them until they are given up, also where the array can do without them.

@@ -198,9 +198,9 @@ fn lacking(health: &Health) -> Option<String> {
     (!members.is_empty()).then(|| format!("{}{helps}", list(&members)))
 }
 
-/// Why flushes fail, and what helps, in one sentence. Nothing helps where the array is frozen.
+/// What can't be written out, why, and what helps. Nothing helps where the array is frozen.
 fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
-    let Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable } = unwritten;
+    let Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable, flushes_fail } = unwritten;
     let told: u64 = blocks.iter().map(|[start, end]| (end - start) * 512).sum();
     let more = if told < *all { " and more" } else { "" };
     let [blocks, stripe_blocks] =
@@ -227,10 +227,11 @@ fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
     let why: Vec<String> = why.into_iter().flatten().collect();
     let because = if why.is_empty() { String::new() } else { format!(": {}", list(&why)) };
     let helps = if unwritable.is_empty() { "can be read there" } else { "take it" };
+    let flushes = if *flushes_fail { "flushes fail" } else { "flushes keep it in the log while that has room" };
     format!(
-        "flushes fail because {} that clients have written can't be written out, bytes {blocks}{more} of the \
-         array{because}; reads give it from memory. Flushes succeed again after a write of all of bytes \
-         {stripe_blocks}{more}, or when the members {helps}",
+        "{} that clients have written can't be written out, bytes {blocks}{more} of the array{because}; reads give it \
+         from memory, and {flushes}. It is written out after a write of all of bytes {stripe_blocks}{more}, or when \
+         the members {helps}",
         size(*all)
     )
 }

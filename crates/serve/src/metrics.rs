@@ -347,11 +347,7 @@ fn stuck(text: &mut Text, snapshot: &Snapshot, description: &Description) {
 fn unwritten(text: &mut Text, snapshot: &Snapshot) {
     let unwritten = snapshot.condition.unwritten;
     let bytes = unwritten.map_or(0, |unwritten| unwritten.len.bytes().0);
-    text.gauge(
-        "uraid_unwritten_bytes",
-        "Bytes acknowledged to clients that can't be written out; above 0, every flush fails.",
-    )
-    .sample(&[], bytes);
+    text.gauge("uraid_unwritten_bytes", "Bytes acknowledged to clients that can't be written out.").sample(&[], bytes);
     let mut ranges = text.gauge(
         "uraid_unwritten_range_bytes",
         "The first of these ranges, in bytes of the array (end exclusive); 0 without labels if there are none.",

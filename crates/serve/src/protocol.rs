@@ -366,7 +366,7 @@ pub struct Health {
     pub troubles: Vec<Ailing>,
     /// Rebuilds and copies that can't continue.
     pub held_up: Vec<HeldUp>,
-    /// Clients' data that can't be written out, so that flushes fail.
+    /// Clients' data that can't be written out.
     #[serde(default)]
     pub unwritten: Option<Unwritten>,
     /// Content that no member has.
@@ -505,6 +505,8 @@ pub struct Unwritten {
     pub unreadable: Vec<Named>,
     /// Members that can't be written.
     pub unwritable: Vec<Named>,
+    /// Whether flushes fail for it; otherwise the log keeps it while that has room.
+    pub flushes_fail: bool,
 }
 
 /// A member.

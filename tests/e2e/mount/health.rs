@@ -260,8 +260,8 @@ fn a_stop_that_waits_for_room_says_what_it_waits_for() {
 #[test]
 fn a_start_waits_for_room() {
     let (tmpfs, array) = on_small_tmpfs(&shape::raid5_of_3());
-    let server = Server::start_members(&array, array.members(), &["--cache", "none"]);
-    // Not whole parity stripes, so that the log has the content.
+    // The log has the content of all that is written, whole parity stripes or not.
+    let server = Server::start_members(&array, array.members(), &["--cache", "none", "--full-stripe-log", "content"]);
     let image = Random::new(6).bytes(HALF_STRIPE - 512);
     server.connect().write(0, &image);
     server.kill();

@@ -172,7 +172,7 @@ pub(crate) struct WatchArgs {
     /// again.
     /// Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered,
     /// member-missing, member-failed, member-failing, member-deleted, member-stalled, member-lagging, member-no-room,
-    /// member-smart, flush-failing, flush-recovered, content-lost, content-restored, spare-taken,
+    /// member-smart, unwritten, written-out, content-lost, content-restored, spare-taken,
     /// rebuild-started, rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped,
     /// replace-stuck, replace-rebuilding, scrub-started, scrub-finished, scrub-incomplete, scrub-mismatch,
     /// initialise-started, initialise-finished, reshape-started, reshape-finished, reshape-stuck, grown.

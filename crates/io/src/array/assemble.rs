@@ -15,6 +15,7 @@ use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
 use super::losses::{Loss, Losses};
 use super::overlay::Overlay;
+use super::pages::Pages;
 use super::redo;
 use crate::Error;
 use crate::buf::Buf;
@@ -36,6 +37,8 @@ pub struct Assembled<D> {
     pub(super) generation: Uuid,
     /// What is in the log and not in place, where nothing is to be written.
     pub(super) overlay: Overlay,
+    /// What the journal has that is not in place.
+    pub(super) pages: Pages,
     pub(super) is_recovered: bool,
     /// The members that failed since it was begun to be opened.
     pub(super) losses: Losses,
@@ -96,7 +99,7 @@ impl<D: Disk> Assembled<D> {
             assert!(verdict.stale.is_empty(), "what is out of date is read, not written");
             catch_up(&mut disk, verdict, candidates, &mut superblocks, &mut losses)?;
         }
-        let ((overlay, worthless), current) = loop {
+        let ((overlay, worthless, pages), current) = loop {
             if !is_resynced {
                 losses.members().iter().for_each(|member| superblocks[member.index()] = None);
             }
@@ -104,10 +107,14 @@ impl<D: Disk> Assembled<D> {
             let is_current = |own: &&Superblock| !verdict.stale.contains(own.slot);
             let current: Vec<_> = superblocks.iter().map(|own| own.as_ref().filter(is_current).cloned()).collect();
             if access == Access::ReadWrite || !is_logged {
-                break ((Overlay::default(), Vec::new()), current);
+                break ((Overlay::default(), Vec::new(), Pages::default()), current);
             }
-            match redo::overlay(&mut disk, &current, &verdict.shapes()) {
-                Ok(overlay) => break (overlay, current),
+            let read = redo::overlay(&mut disk, &current, &verdict.shapes()).and_then(|(overlay, worthless)| {
+                let pages = Pages::read(&mut disk, &current, &geometry, access)?;
+                Ok((overlay, worthless, pages))
+            });
+            match read {
+                Ok(read) => break (read, current),
                 Err(RecoverError::Io(error)) => losses.give_up(error)?,
                 Err(error) => return Err(error),
             }
@@ -152,6 +159,7 @@ impl<D: Disk> Assembled<D> {
             access,
             generation,
             overlay,
+            pages,
             is_recovered,
             losses,
             bitmap,
@@ -212,6 +220,7 @@ impl<D: Disk> Assembled<D> {
             access: self.access,
             generation: self.generation,
             overlay: self.overlay,
+            pages: self.pages,
             is_recovered: self.is_recovered,
             losses: self.losses,
             bitmap: self.bitmap,
@@ -247,7 +256,7 @@ impl<D: Disk> Assembled<D> {
         }
         let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
         let engine = engine.with_overlay(self.overlay).with_intent(self.bitmap).with_bad_blocks(self.bad_blocks);
-        Ok(engine.with_blank(self.blank).with_rebuild())
+        Ok(engine.with_blank(self.blank).with_pages(&self.pages).with_rebuild())
     }
 }
 

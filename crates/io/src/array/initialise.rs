@@ -22,7 +22,7 @@ use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::Record;
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, Regions};
-use crate::format::superblock::{Allocation, Area, Areas, Blank, Revision, Superblock, erased};
+use crate::format::superblock::{Allocation, Area, Areas, Blank, Consistency, Revision, Superblock, erased};
 
 /// What is zeroed of each member at once, where nothing is sent for it.
 const STEP: u64 = 64 << 20;
@@ -133,10 +133,13 @@ fn finish(
         let areas = areas(&superblocks);
         let (mut done, total) = (Bytes(0), total(&areas));
         progress(done, total);
-        zero(disk, &areas, may_punch, |step| {
+        zero(disk, &areas, Some(may_punch), |step| {
             done.0 += step.0;
             progress(done, total);
         })?;
+    }
+    if allocation == Allocation::Full {
+        zero(disk, &logs(&superblocks), None, |_| ())?;
     }
     let maps = superblocks.iter().filter_map(|own| Some((own, own.blank_map()?)));
     let maps = maps.flat_map(|(own, (seal, regions))| {
@@ -160,30 +163,38 @@ fn areas(superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
     superblocks.iter().flat_map(of).filter(|(_, area)| area.size.0 > 0).collect()
 }
 
+/// Logs, of which every place is written: the file system has nothing to note when a record is the first one there,
+/// which would cost each flush as much as the record.
+fn logs(superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
+    let has_log = |own: &&Superblock| own.consistency == Consistency::Log;
+    superblocks.iter().filter(has_log).map(|own| (own.slot, own.areas.log)).collect()
+}
+
 fn total(areas: &[(MemberIndex, Area)]) -> Bytes {
     Bytes(areas.iter().map(|(_, area)| area.size.0).sum())
 }
 
-/// Zeros areas, all members at a time. `progress` gets the bytes of each step.
+/// Zeros areas, all members at a time, whether or not by punching holes, or by sending zeros. `progress` gets the bytes
+/// of each step.
 fn zero(
     disk: &mut impl Disk,
     areas: &[(MemberIndex, Area)],
-    may_punch: bool,
+    may_punch: Option<bool>,
     mut progress: impl FnMut(Bytes),
 ) -> Result<(), Error> {
     let longest = areas.iter().map(|(_, area)| area.size.0).max().unwrap_or(0);
-    let mut can_zero = true;
+    let mut can_zero = may_punch.is_some();
     for at in (0..longest).step_by(usize::try_from(STEP).expect("a step is small")) {
         let part = |&(member, area): &(MemberIndex, Area)| {
             let size = Bytes(area.size.0.checked_sub(at).filter(|&left| left > 0)?.min(STEP));
             Some((member, Area { offset: Bytes(area.offset.0 + at), size }))
         };
         let parts: Vec<(MemberIndex, Area)> = areas.iter().filter_map(part).collect();
-        let zeroing = |&(member, Area { offset, size: len }): &(MemberIndex, Area)| {
-            let kind = OpKind::Zero { len, may_punch };
-            DiskOp { tag: 0, member, kind, offset, segments: Segments::new() }
-        };
-        if can_zero {
+        if let Some(may_punch) = may_punch.filter(|_| can_zero) {
+            let zeroing = |&(member, Area { offset, size: len }): &(MemberIndex, Area)| {
+                let kind = OpKind::Zero { len, may_punch };
+                DiskOp { tag: 0, member, kind, offset, segments: Segments::new() }
+            };
             match perform(disk, parts.iter().map(zeroing)) {
                 Err(Error::Disk(DiskError::Unsupported { .. })) => can_zero = false,
                 done => done?,

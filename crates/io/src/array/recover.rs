@@ -8,6 +8,7 @@ use super::assemble::Assembled;
 use super::blocking::{flush, perform};
 use super::error::RecoverError;
 use super::initialise::{initialisation_bytes, initialise};
+use super::pages::Pages;
 use super::redo;
 use super::reshape::members::Members;
 use super::reshape::restore::restore;
@@ -97,21 +98,37 @@ fn replay<D: Disk>(mut assembled: Assembled<D>, mut progress: impl FnMut(Bytes))
             assembled.record_losses()?;
         }
         match replay_all(&mut assembled, &mut progress) {
-            Ok(records) => break records,
+            Ok((records, pages)) => {
+                assembled.pages = pages;
+                break records;
+            }
             Err(RecoverError::Io(error)) => assembled.give_up(error)?,
             Err(error) => return Err(error),
         }
     };
     tracing::info!(records, "did again what was in the log");
+    assembled.is_recovered = true;
+    if !assembled.pages.is_empty() {
+        let content = assembled.pages.content().bytes();
+        tracing::info!(%content, "the journal has pages, which are written out while the array is served");
+        // What the log had is in place, and the array is as it was in the middle of a run: with pages to be written.
+        assembled.record.renew_log(assembled.generation);
+        assembled.record_losses()?;
+        let is_whole = assembled.record.is_whole();
+        assembled.bitmap = assembled.bitmap.map(|set| if is_whole { Bitmap::empty(set.regions()) } else { set });
+        return Ok(assembled);
+    }
     if !planted!(GenerationKept) {
         assembled.record.renew(assembled.generation);
     }
-    assembled.is_recovered = true;
     Ok(close(assembled)?)
 }
 
-/// Does it, and makes it durable; how many records that were.
-fn replay_all<D: Disk>(assembled: &mut Assembled<D>, progress: impl FnMut(Bytes)) -> Result<usize, RecoverError> {
+/// Does it, and makes it durable; how many records that were, and what the journal has.
+fn replay_all<D: Disk>(
+    assembled: &mut Assembled<D>,
+    progress: impl FnMut(Bytes),
+) -> Result<(usize, Pages), RecoverError> {
     let superblocks = assembled.superblocks();
     let shapes = assembled.record.any().shapes();
     let Assembled { disk, bad_blocks, losses, .. } = assembled;
@@ -123,7 +140,8 @@ fn replay_all<D: Disk>(assembled: &mut Assembled<D>, progress: impl FnMut(Bytes)
     if !planted!(ReplayUnflushed) {
         perform(&mut assembled.disk, superblocks.iter().flatten().map(|own| flush(own.slot)))?;
     }
-    Ok(records)
+    let pages = Pages::read(&mut assembled.disk, &superblocks, &assembled.geometry, assembled.access)?;
+    Ok((records, pages))
 }
 
 /// Computes parity from the data where it may not agree, and marks the array clean; blocks. `progress` gets the bytes

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, DiskSector, Geometry, Location, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
 
 use super::badblocks::write_list;
 use super::blocking::{flush, perform};
@@ -34,10 +35,45 @@ const WINDOW: u64 = 1 << 20;
 /// each of them.
 const UNREADABLE_MAX: u32 = 64;
 
+/// One of the two logs of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Of what is about to be written in place.
+    Log,
+    /// Of pages.
+    Journal,
+}
+
+impl Lane {
+    /// Where it is on a member; none where there is no journal.
+    fn area(self, own: &Superblock) -> Option<Area> {
+        match self {
+            Self::Log => Some(own.ring()),
+            Self::Journal => own.journal_area(),
+        }
+    }
+
+    /// Where it is on a member of which it was found.
+    fn place(self, own: &Superblock) -> Area {
+        self.area(own).expect("who has a record has a place for it")
+    }
+
+    fn generation(self, own: &Superblock) -> Uuid {
+        match self {
+            Self::Log => own.generation,
+            Self::Journal => own.journal,
+        }
+    }
+
+    fn has(self, kind: Kind) -> bool {
+        (self == Self::Journal) == (kind == Kind::Page)
+    }
+}
+
 /// The records that are to be done again, and where each member has its copy.
-struct Pending {
-    redo: Vec<LogSequence>,
-    held: Held,
+pub(super) struct Pending {
+    pub(super) redo: Vec<LogSequence>,
+    pub(super) held: Held,
 }
 
 /// Does again what the logs of the present members say; how many records that were. Not durable yet.
@@ -56,15 +92,15 @@ pub(super) fn redo(
     lists: &mut [BadBlocks],
     mut progress: impl FnMut(Bytes),
 ) -> Result<usize, RecoverError> {
-    let Pending { redo, held } = pending(disk, superblocks, shapes)?;
-    renew(disk, superblocks, &redo, &held)?;
+    let Pending { redo, held } = pending(disk, superblocks, shapes, Lane::Log)?;
+    renew(disk, superblocks, &redo, &held, Lane::Log)?;
     let columns = look(disk, superblocks, shapes, &redo, &held)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
     let mut mended = MemberSet::EMPTY;
     // Content is read once more, a record at a time: a log may be larger than memory.
     for (header, superblock) in copies(&redo, &held, superblocks) {
-        let (buf, content) = load(disk, superblock, header)?;
+        let (buf, content) = load(disk, superblock, header, Lane::Log)?;
         apply(disk, superblock, header, &buf, (content.start, &columns))?;
         tables.note_record(disk, superblock, header, buf.bytes(content))?;
         for &Extent { sector, len, .. } in header.extents.iter().filter(|extent| extent.kind != Kind::Sums) {
@@ -116,11 +152,11 @@ pub(super) fn overlay(
     superblocks: &[Option<Superblock>],
     shapes: &[Geometry],
 ) -> Result<(Overlay, Vec<Location>), RecoverError> {
-    let Pending { redo, held } = pending(disk, superblocks, shapes)?;
+    let Pending { redo, held } = pending(disk, superblocks, shapes, Lane::Log)?;
     let columns = look(disk, superblocks, shapes, &redo, &held)?;
     let mut overlay = Overlay::new(superblocks.len());
     for (header, superblock) in copies(&redo, &held, superblocks) {
-        let (buf, content) = load(disk, superblock, header)?;
+        let (buf, content) = load(disk, superblock, header, Lane::Log)?;
         for Part { sector, len, content } in parts(header, &columns, content.start) {
             overlay.put(header.slot, sector, len, content.map(|content| buf.bytes(content)));
         }
@@ -142,7 +178,7 @@ fn look<'a>(
     for (header, superblock) in copies(redo, held, superblocks) {
         let has_sums = header.extents.iter().any(|extent| extent.kind == Kind::Sums);
         if has_sums {
-            let (buf, content) = load(disk, superblock, header)?;
+            let (buf, content) = load(disk, superblock, header, Lane::Log)?;
             columns.note(disk, superblock, header, buf.bytes(content))?;
         } else {
             columns.note_redone(header);
@@ -151,17 +187,19 @@ fn look<'a>(
     Ok(columns)
 }
 
-fn pending(
+pub(super) fn pending(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
     shapes: &[Geometry],
+    lane: Lane,
 ) -> Result<Pending, RecoverError> {
     let mut held = Held::default();
     let mut unreadable: Vec<(MemberIndex, Error)> = Vec::new();
-    let used = shapes.iter().map(Geometry::used_sectors).max().unwrap_or_default();
+    let size = |shape: &Geometry| if lane == Lane::Log { shape.used_sectors() } else { shape.capacity() };
+    let used = shapes.iter().map(size).max().unwrap_or_default();
     let is_redundant = shapes.iter().all(|shape| shape.tolerance() > 0);
     for superblock in superblocks.iter().flatten() {
-        let Scan { error, .. } = Scan::run(disk, superblock, used, &mut held)?;
+        let Scan { error, .. } = Scan::run(disk, superblock, (lane, used), &mut held)?;
         unreadable.extend(error.map(|error| (superblock.slot, error)));
     }
     let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
@@ -178,7 +216,7 @@ fn pending(
 }
 
 /// Each record that is done again, in order, with each member that has it.
-fn copies<'a>(
+pub(super) fn copies<'a>(
     redo: &'a [LogSequence],
     held: &'a Held,
     superblocks: &'a [Option<Superblock>],
@@ -193,11 +231,12 @@ fn copies<'a>(
 }
 
 /// Makes the newest records that are done again durable in the log.
-fn renew(
+pub(super) fn renew(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
     redo: &[LogSequence],
     held: &Held,
+    lane: Lane,
 ) -> Result<(), RecoverError> {
     if planted!(NewestDoubted) {
         return Ok(());
@@ -205,8 +244,8 @@ fn renew(
     let newest = redo.last().map_or(&[][..], std::slice::from_ref);
     let mut written = MemberSet::EMPTY;
     for (header, superblock) in copies(newest, held, superblocks) {
-        let (buf, _) = load(disk, superblock, header)?;
-        let offset = Bytes(superblock.ring().offset.0 + header.position.0);
+        let (buf, _) = load(disk, superblock, header, lane)?;
+        let offset = Bytes(lane.place(superblock).offset.0 + header.position.0);
         let segments = smallvec![buf.lease_read(0..buf.len())];
         perform(disk, [DiskOp { tag: 0, member: header.slot, kind: OpKind::Write, offset, segments }])?;
         written = written.with(header.slot);
@@ -217,6 +256,7 @@ fn renew(
 /// A look through a member's log for records of the array's generation.
 struct Scan<'a> {
     superblock: &'a Superblock,
+    area: Area,
     /// Why a part of it could not be read, and how many blocks that were.
     error: Option<Error>,
     unreadable: u32,
@@ -227,11 +267,13 @@ impl<'a> Scan<'a> {
     fn run(
         disk: &mut impl Disk,
         superblock: &'a Superblock,
-        used: Sectors,
+        (lane, used): (Lane, Sectors),
         held: &mut Held,
     ) -> Result<Self, RecoverError> {
-        let mut scan = Self { superblock, error: None, unreadable: 0 };
-        let Area { size, .. } = superblock.ring();
+        let area = lane.area(superblock).unwrap_or(Area { offset: Bytes(0), size: Bytes(0) });
+        let mut scan = Self { superblock, area, error: None, unreadable: 0 };
+        let Area { size, .. } = area;
+        let generation = lane.generation(superblock);
         let block = BLOCK.bytes().0;
         let mut window = Buf::zeroed(Bytes(WINDOW.min(size.0)));
         let (mut start, mut at) = (0, 0);
@@ -243,7 +285,7 @@ impl<'a> Scan<'a> {
             }
             let index = |at: u64| usize::try_from(at - start).expect("inside a window");
             let rest = window.bytes(index(at)..index(end));
-            if !record::may_begin(rest, superblock.generation) {
+            if !record::may_begin(rest, generation) {
                 at += block;
                 continue;
             }
@@ -254,8 +296,8 @@ impl<'a> Scan<'a> {
             let is_own = |header: &Header| {
                 // A record that was copied from elsewhere, or is of an earlier run, counts for nothing here.
                 let is_here = (header.slot, header.position) == (superblock.slot, Bytes(at));
-                let is_inside = |extent: &Extent| extent.sector.0 + extent.len.0 <= used.0;
-                let is_now = header.generation == superblock.generation || planted!(StaleGenerationAccepted);
+                let is_inside = |extent: &Extent| extent.sector.0 + extent.len.0 <= used.0 && lane.has(extent.kind);
+                let is_now = header.generation == generation || planted!(StaleGenerationAccepted);
                 is_here && is_now && header.extents.iter().all(is_inside)
             };
             at += match found.filter(is_own) {
@@ -280,7 +322,7 @@ impl<'a> Scan<'a> {
     ) -> Result<Option<Header>, RecoverError> {
         loop {
             let len = Bytes(needed.0.next_multiple_of(BLOCK.bytes().0));
-            if len > RECORD_BYTES_MAX || at.0 + len.0 > self.superblock.ring().size.0 {
+            if len > RECORD_BYTES_MAX || at.0 + len.0 > self.area.size.0 {
                 return Ok(None);
             }
             let mut buf = Buf::zeroed(len);
@@ -296,13 +338,13 @@ impl<'a> Scan<'a> {
 
     /// Reads a part of the log, block by block where that fails.
     fn read(&mut self, disk: &mut impl Disk, at: Bytes, buf: &mut Buf, len: Bytes) -> Result<(), Error> {
-        let Err(error) = fill(disk, self.superblock, at, buf, 0, len) else { return Ok(()) };
+        let Err(error) = fill(disk, (self.superblock, self.area), at, buf, 0, len) else { return Ok(()) };
         if !matches!(error, Error::Disk(_)) || matches!(error, Error::Disk(DiskError::TimedOut { .. })) {
             return Err(error);
         }
         for from in (0..len.0).step_by(BLOCK_BYTES) {
             let block = BLOCK.bytes();
-            match fill(disk, self.superblock, Bytes(at.0 + from), buf, from, block) {
+            match fill(disk, (self.superblock, self.area), Bytes(at.0 + from), buf, from, block) {
                 Ok(()) => {}
                 Err(error @ Error::Disk(_)) if self.unreadable < UNREADABLE_MAX => {
                     let from = usize::try_from(from).expect("inside a buffer");
@@ -318,9 +360,14 @@ impl<'a> Scan<'a> {
 }
 
 /// Reads a record that was found before: its bytes, and where its content is in them.
-fn load(disk: &mut impl Disk, superblock: &Superblock, header: &Header) -> Result<(Buf, Range<usize>), RecoverError> {
+pub(super) fn load(
+    disk: &mut impl Disk,
+    superblock: &Superblock,
+    header: &Header,
+    lane: Lane,
+) -> Result<(Buf, Range<usize>), RecoverError> {
     let mut buf = Buf::zeroed(header.total());
-    fill(disk, superblock, header.position, &mut buf, 0, header.total())?;
+    fill(disk, (superblock, lane.place(superblock)), header.position, &mut buf, 0, header.total())?;
     match record::decode(buf.as_ref()) {
         Ok((again, content)) if again == *header => Ok((buf, content)),
         _ => Err(RecoverError::Unstable { member: header.slot, sequence: header.sequence }),
@@ -330,14 +377,14 @@ fn load(disk: &mut impl Disk, superblock: &Superblock, header: &Header) -> Resul
 /// Reads a part of the log into memory, from byte `from` of it on.
 fn fill(
     disk: &mut impl Disk,
-    superblock: &Superblock,
+    (superblock, area): (&Superblock, Area),
     at: Bytes,
     buf: &mut Buf,
     from: u64,
     len: Bytes,
 ) -> Result<(), Error> {
     let index = |at: u64| usize::try_from(at).expect("a window fits the address space");
-    let offset = Bytes(superblock.ring().offset.0 + at.0);
+    let offset = Bytes(area.offset.0 + at.0);
     let segments = smallvec![buf.lease_write(index(from)..index(from + len.0))];
     perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])
 }

@@ -17,6 +17,8 @@ pub struct Contents {
     extents: Vec<Extent>,
     cached: Vec<Cached>,
     flight: Option<Flight>,
+    /// The journal has some of what flies, and nobody else does.
+    has_held: bool,
 }
 
 /// What the cache was told to make fly.
@@ -53,6 +55,16 @@ impl Contents {
     #[must_use]
     pub fn flies(&self) -> bool {
         self.flight.is_some()
+    }
+
+    /// Whether the journal keeps something of what flies until the log has it.
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        self.has_held
+    }
+
+    pub(super) fn note_held(&mut self, is_held: bool) {
+        self.has_held |= is_held;
     }
 
     /// Whether what flies for this job is tried again, by itself.
@@ -101,6 +113,7 @@ impl Contents {
         self.pages.clear();
         self.extents.clear();
         self.cached.clear();
+        self.has_held = false;
     }
 
     /// Adds the sectors of a page at `lba` that are to be written.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use uraid_layout::{Sectors, StripeId};
 
 use super::shape::Shape;
-use super::stripes::{Alone, Slot, Stripes};
+use super::stripes::{Alone, Slot, Stripe, Stripes};
 use super::unwritten::{Cause, Parts};
 
 /// The time between two ticks.
@@ -46,7 +46,7 @@ pub(super) const UNLISTED: u64 = 0;
 
 /// A point in the cache's history: what was dirty before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mark(u64);
+pub struct Mark(pub(super) u64);
 
 #[derive(Debug)]
 pub(super) struct Policy {
@@ -70,6 +70,8 @@ pub(super) struct Policy {
     is_above_low: bool,
     is_idle: bool,
     was_busy: bool,
+    /// How far the journal has come: what is left of stripes for it may not be by then.
+    journal: u64,
 }
 
 impl Policy {
@@ -88,7 +90,13 @@ impl Policy {
             is_above_low: false,
             is_idle: false,
             was_busy: false,
+            journal: 0,
         }
+    }
+
+    /// Takes the size of another policy.
+    pub(super) fn set_pages(&mut self, other: &Self) {
+        self.pages = other.pages;
     }
 
     pub(super) fn has_room(&self, pinned: usize, more: usize) -> bool {
@@ -141,6 +149,8 @@ impl Policy {
         if stripes.at(slot).dirty == 0 {
             return;
         }
+        // What was left for the journal is not all of it any more.
+        stripes.get(slot).left = None;
         if !is_second && !stripes.at(slot).is_stuck {
             stripes.delist(slot);
             stripes.enlist_first(slot, UNLISTED, self.ticks);
@@ -193,6 +203,11 @@ impl Policy {
         self.is_idle = false;
     }
 
+    /// Notes that the journal has come further.
+    pub(super) fn note_journal(&mut self) {
+        self.journal += 1;
+    }
+
     /// Notes that [`TICK`] has passed.
     pub(super) fn tick(&mut self) {
         self.ticks += 1;
@@ -207,24 +222,53 @@ impl Policy {
         for id in failed.map(|stripe| stripe.id).collect::<Vec<_>>() {
             let slot = stripes.find(id).expect("it is in the list");
             (stripes.get(slot).alone, stripes.get(slot).cause) = (Some(Alone::default()), Cause::default());
+            stripes.get(slot).left = None;
         }
         for id in std::mem::take(&mut self.stuck) {
             let Some(slot) = stripes.find(id).filter(|&slot| stripes.at(slot).is_stuck) else { continue };
             (stripes.get(slot).is_stuck, stripes.get(slot).cause) = (false, Cause::default());
+            stripes.get(slot).left = None;
             if stripes.at(slot).dirty > 0 && stripes.at(slot).since.is_none() {
                 stripes.enlist_first(slot, UNLISTED, self.ticks);
                 stripes.get(slot).alone = Some(Alone::default());
             }
         }
-        let mark = Mark(self.sequence);
+        self.hurry()
+    }
+
+    /// Wants everything that is dirty now, but what failed.
+    pub(super) fn hurry(&mut self) -> Mark {
+        let mark = self.mark();
         self.drain = Some(mark);
         mark
+    }
+
+    /// A mark of now.
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.sequence)
+    }
+
+    /// Whether anything flies that was dirty before the mark.
+    pub(super) fn flies_before(&self, mark: Mark) -> bool {
+        self.flights.iter().any(|&since| since < mark.0)
+    }
+
+    /// Notes that something of a stripe waits for the journal, which is in the list again.
+    pub(super) fn leave(&mut self, stripes: &mut Stripes, slot: Slot) {
+        stripes.get(slot).left = Some(self.journal);
+        stripes.enlist_first(slot, UNLISTED, self.ticks);
     }
 
     /// Whether everything that was dirty before the mark is written, or stuck.
     pub(super) fn is_drained(&self, stripes: &Stripes, mark: Mark) -> bool {
         let oldest = stripes.dirty().next().and_then(|stripe| stripe.since);
         oldest.into_iter().chain(self.flights.iter().copied()).all(|since| since >= mark.0)
+    }
+
+    /// Whether all that was dirty before the mark waits for the journal, and that for what could not be written.
+    pub(super) fn is_blocked(&self, stripes: &Stripes, mark: Mark) -> bool {
+        let mut older = stripes.dirty().take_while(|stripe| stripe.since.is_some_and(|since| since < mark.0));
+        self.is_stuck(stripes) && !self.flies_before(mark) && older.all(|stripe| stripe.left == Some(self.journal))
     }
 
     /// Whether there is content that could not be written.
@@ -312,7 +356,7 @@ impl Policy {
         let stripe = stripes.get(slot);
         let since = stripe.since.filter(|_| !stripe.is_scheduled)?;
         let fits = sectors == 0 || (sectors + stripe.dirty <= RUN_SECTORS_MAX && stripe.alone.is_none());
-        if !fits || !self.is_wanted(since, stripe.tick) {
+        if !fits || stripe.left == Some(self.journal) || !self.is_wanted(since, stripe.tick) {
             return None;
         }
         stripe.is_scheduled = true;
@@ -327,7 +371,8 @@ impl Policy {
             self.is_wanted(since, stripe.tick)
         });
         // Those that were picked already and wait for their lock stay at the front for a while.
-        batch.extend(oldest.filter(|stripe| !stripe.is_scheduled).map(|stripe| stripe.id).take(BATCH_MAX));
+        let is_next = |stripe: &&Stripe| !stripe.is_scheduled && stripe.left != Some(self.journal);
+        batch.extend(oldest.filter(is_next).map(|stripe| stripe.id).take(BATCH_MAX));
         batch.sort_unstable_by_key(|&id| std::cmp::Reverse(id));
         self.batch = batch;
         !self.batch.is_empty()
@@ -342,7 +387,7 @@ impl Policy {
 #[cfg(test)]
 impl Policy {
     /// Asserts that a stripe that waits for something will be found.
-    pub(super) fn assert_known(&self, stripe: &super::stripes::Stripe, whole: u64) {
+    pub(super) fn assert_known(&self, stripe: &Stripe, whole: u64) {
         let is_whole = stripe.dirty == whole && !stripe.is_scheduled && !stripe.is_stuck && stripe.alone.is_none();
         assert!(!is_whole || self.whole.contains(&stripe.id), "a whole stripe goes first: {stripe:?}");
         assert!(!stripe.is_stuck || self.stuck.contains(&stripe.id), "a stuck stripe is tried again: {stripe:?}");

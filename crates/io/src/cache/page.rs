@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, Lba};
 
+use super::journal::{Journal, Journaled};
 use crate::buf::{Buf, Lease};
 
 /// Sectors in a page, the cache's unit of memory. Chunks are whole pages.
@@ -32,8 +33,14 @@ pub(super) struct Page {
     pub(super) flying: Option<Layer>,
     /// What the members are still to be written.
     pub(super) dirty: Option<Layer>,
+    /// What the journal has, where the dirty version is newer; it has no sectors that the dirty version lacks.
+    pub(super) logged: Option<Layer>,
+    /// What is going into the journal, where the dirty version is newer by now.
+    pub(super) going: Option<Layer>,
     /// The clean version was read ahead: it is for one read.
     pub(super) is_ahead: bool,
+    /// What the journal has of it.
+    pub(super) journaled: Journaled,
 }
 
 impl Mask {
@@ -99,6 +106,19 @@ impl Layer {
         Self { memory: memory.lease_read(0..PAGE_BYTES), mask }
     }
 
+    /// This with newer content over it.
+    fn under(&self, newer: &Self) -> Self {
+        let mut both = Buf::zeroed(Bytes(PAGE_BYTES as u64));
+        self.copy_to(self.mask.minus(newer.mask), both.as_mut());
+        newer.copy_to(newer.mask, both.as_mut());
+        Self { memory: both.lease_read(0..PAGE_BYTES), mask: self.mask.or(newer.mask) }
+    }
+
+    /// Another holder of the same.
+    pub(super) fn share(&self) -> Self {
+        Self { memory: self.memory.part(0..PAGE_BYTES), mask: self.mask }
+    }
+
     /// Copies the sectors in `wanted` to their places in a page's bytes.
     pub(super) fn copy_to(&self, wanted: Mask, page: &mut [u8]) {
         for run in wanted.runs() {
@@ -124,6 +144,58 @@ impl Page {
 
     pub(super) fn dirty_mask(&self) -> Mask {
         self.dirty.as_ref().map_or(Mask::default(), |layer| layer.mask)
+    }
+
+    /// Puts a newer version over what is dirty. What the journal has, or is getting, is kept beside it.
+    pub(super) fn overwrite(&mut self, layer: Layer) {
+        let older = self.dirty.replace(layer);
+        if self.journaled.is_fresh {
+            return;
+        }
+        if self.journaled.is_going {
+            self.going = older;
+        } else if self.journaled.dirty.is_some() {
+            self.logged = older;
+        }
+    }
+
+    /// Ends the flight of what flew, and what the journal holds for it. Its first sector is `page`.
+    pub(super) fn come_down(&mut self, is_written: bool, is_kept: bool, page: Lba, journal: &mut Journal) {
+        let (held, was_fresh) = (self.journaled.flying.take(), std::mem::take(&mut self.journaled.was_fresh));
+        if is_written {
+            held.into_iter().for_each(|sequence| journal.let_go(sequence));
+            return self.land(true, is_kept);
+        }
+        let flown = self.flying.as_ref().map(Layer::share);
+        let before = self.dirty.as_ref().map(Layer::share);
+        self.land(false, is_kept);
+        let Some(flown) = flown else { return };
+        let is_newer = self.journaled.is_fresh || self.journaled.is_going;
+        if was_fresh {
+            if !is_newer && self.journaled.dirty.is_some() {
+                self.logged = before;
+            }
+            if !planted!(UnflownPagesClean) {
+                self.journaled.is_fresh = true;
+                journal.note_fresh_again(page);
+            }
+            return;
+        }
+        // A journal is trimmed from its start: what the older record has is there for as long as that is held.
+        self.journaled.dirty = match (self.journaled.dirty, held) {
+            (Some(one), Some(other)) => {
+                journal.let_go(one.max(other));
+                if let Some(logged) = self.logged.take() {
+                    self.logged = Some(flown.under(&logged));
+                }
+                Some(one.min(other))
+            }
+            (None, Some(held)) => {
+                self.logged = Some(flown).filter(|_| is_newer);
+                Some(held)
+            }
+            (held, None) => held,
+        };
     }
 
     /// Ends the flight: what flew is clean, if it is kept, or dirty again where the members could not be written.

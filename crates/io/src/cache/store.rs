@@ -11,9 +11,10 @@ use std::ops::Range;
 use uraid_layout::{Geometry, Lba, Sectors, StripeId};
 
 use super::contents::Contents;
-use super::page::{PAGE_SECTORS, Page};
+use super::journal::{Journal, Journaled};
+use super::page::{PAGE_SECTORS, Page, bytes_of};
 use super::shape::{Columns, Piece, Shape};
-use super::stripes::{Entry, Slot, Stripes};
+use super::stripes::{Entry, Slot, Stripe, Stripes};
 
 /// See the module.
 #[derive(Debug)]
@@ -90,6 +91,10 @@ impl Store {
         let before = (page.is_pinned(), page.clean.is_some(), page.dirty_mask().count());
         change(page);
         let after = (page.is_pinned(), page.clean.is_some(), page.dirty_mask().count());
+        if page.dirty.is_none() {
+            (page.journaled.is_fresh, page.journaled.is_going) = (false, false);
+            (page.logged, page.going) = (None, None);
+        }
         self.pinned = self.pinned + usize::from(after.0) - usize::from(before.0);
         self.clean = self.clean + usize::from(after.1) - usize::from(before.1);
         stripe.clean_pages = stripe.clean_pages + usize::from(after.1) - usize::from(before.1);
@@ -98,6 +103,22 @@ impl Store {
             page.is_ahead = false;
             self.pages.free.push(stripe.entries.remove(index).page());
         }
+    }
+
+    /// Changes nothing of a page that is counted.
+    pub(super) fn look<R>(&mut self, slot: Slot, place: u64, change: impl FnOnce(&mut Page) -> R) -> R {
+        let entries = &self.stripes.at(slot).entries;
+        let index = entries.binary_search_by_key(&place, |entry| entry.place()).expect("a page that is in memory");
+        change(&mut self.pages.slots[entries[index].page()])
+    }
+
+    /// Whether a stripe has fresh content of live pages, or any that is going into the journal, and nothing else of
+    /// these pages is to be destaged.
+    pub(super) fn is_fresh_over_live(&self, slot: Slot, journal: &Journal) -> bool {
+        let stripe = self.stripes.at(slot);
+        let mut pages = stripe.entries.iter().map(|entry| (entry.place(), &self.pages.slots[entry.page()]));
+        let is_due = |page: &Page| (page.journaled.is_fresh || page.journaled.is_going) && page.logged.is_none();
+        pages.any(|(place, page)| is_due(page) && journal.is_live(self.shape.lba(stripe.id, place)))
     }
 
     /// Changes a page that is in memory.
@@ -115,12 +136,18 @@ impl Store {
     }
 
     /// Makes what is dirty of a stripe fly, of one column or of all, and adds it to `contents`: in which columns any
-    /// was.
+    /// was. Of live pages with fresh content the version flies that the journal has, if that is not in place.
     ///
     /// # Panics
     /// When something of the stripe flies already.
-    pub(super) fn take_off(&mut self, slot: Slot, column: Option<u64>, contents: &mut Contents) -> Columns {
-        let mut columns = Columns::default();
+    pub(super) fn take_off(
+        &mut self,
+        slot: Slot,
+        column: Option<u64>,
+        journal: &Journal,
+        contents: &mut Contents,
+    ) -> TakenOff {
+        let (mut columns, mut has_fresh, mut is_left) = (Columns::default(), !journal.is_on, false);
         let stripe = self.stripes.get(slot);
         for entry in &stripe.entries {
             let page = &mut self.pages.slots[entry.page()];
@@ -129,21 +156,50 @@ impl Store {
             if column.is_some_and(|column| column != own) {
                 continue;
             }
+            if page.dirty.is_none() {
+                continue;
+            }
+            let lba = self.shape.lba(stripe.id, entry.place());
+            let Journaled { is_fresh, is_going, .. } = page.journaled;
+            if (is_fresh || is_going) && journal.is_live(lba) && !planted!(FreshOverLive) {
+                is_left = true;
+                let Some(layer) = page.logged.take() else { continue };
+                contents.add_dirty(lba, &layer);
+                contents.note_held(true);
+                columns.add(own);
+                (page.flying, page.journaled.flying) = (Some(layer), page.journaled.dirty.take());
+                continue;
+            }
+            (page.logged, page.going) = (None, None);
             page.flying = page.dirty.take();
+            let held = page.journaled.dirty;
+            page.journaled = Journaled { flying: held, was_fresh: is_fresh, ..Journaled::default() };
+            has_fresh |= is_fresh;
             if let Some(layer) = &page.flying {
-                contents.add_dirty(self.shape.lba(stripe.id, entry.place()), layer);
+                contents.add_dirty(lba, layer);
+                contents.note_held(held.is_some());
                 columns.add(own);
                 stripe.dirty -= layer.mask.count();
             }
         }
-        columns
+        TakenOff { columns, has_fresh, is_left }
     }
 
     /// Ends the flight of a page of data, and of the parity that covers it: what flew is clean, as far as it is kept,
     /// or dirty again where the members could not be written. Parity that did not fly stays as it is.
-    pub(super) fn land(&mut self, geometry: &Geometry, slot: Slot, place: u64, landing: Landing) {
+    pub(super) fn land(
+        &mut self,
+        geometry: &Geometry,
+        slot: Slot,
+        place: u64,
+        landing: Landing,
+        journal: &mut Journal,
+    ) {
         let Landing { is_written, keeps_data, keeps_parity } = landing;
-        self.edit_held(slot, place, |page| page.land(is_written, keeps_data));
+        let lba = self.shape.lba(self.stripes.at(slot).id, place);
+        self.edit_held(slot, place, |page| {
+            page.come_down(is_written, keeps_data, lba, journal);
+        });
         for place in self.shape.parity_of(geometry, self.stripes.at(slot).id, place) {
             if self.page(slot, place).is_some_and(|page| page.flying.is_some()) {
                 self.edit(slot, place, |page| page.clean = page.flying.take().filter(|_| is_written && keeps_parity));
@@ -210,6 +266,26 @@ impl Store {
         }
     }
 
+    /// Goes through every page of data; what is counted does not change.
+    pub(super) fn refresh(&mut self, mut each: impl FnMut(Lba, &mut Page)) {
+        let Self { stripes, pages, shape, .. } = self;
+        for stripe in stripes.all() {
+            for entry in stripe.entries.iter().filter(|entry| entry.place() < shape.data_pages) {
+                each(shape.lba(stripe.id, entry.place()), &mut pages.slots[entry.page()]);
+            }
+        }
+    }
+
+    /// What is dirty of a stripe.
+    pub(super) fn dirty_of(&self, stripe: &Stripe) -> Vec<(Lba, Vec<u8>)> {
+        let pages = stripe.entries.iter().map(|entry| (entry.place(), &self.pages.slots[entry.page()]));
+        let dirty = pages.filter_map(|(place, page)| Some((self.shape.lba(stripe.id, place), page.dirty.as_ref()?)));
+        let runs = dirty.flat_map(|(Lba(at), layer)| {
+            layer.mask.runs().map(move |run| (Lba(at + run.start), layer.memory.bytes()[bytes_of(&run)].to_vec()))
+        });
+        runs.collect()
+    }
+
     /// What is dirty of a stripe, or flies unless the stripe is stuck: ranges of the array, ascending.
     pub(super) fn unwritten_of(&self, stripe: StripeId) -> impl Iterator<Item = Range<Lba>> {
         self.stripes.find(stripe).into_iter().flat_map(move |slot| {
@@ -224,6 +300,15 @@ impl Store {
             })
         })
     }
+}
+
+/// What flies of a stripe.
+pub(super) struct TakenOff {
+    pub(super) columns: Columns,
+    /// Some of it was fresh.
+    pub(super) has_fresh: bool,
+    /// Fresh content of live pages is left.
+    pub(super) is_left: bool,
 }
 
 /// How a flight ends.

@@ -59,6 +59,8 @@ pub(super) struct Stripe {
     pub(super) cause: Cause,
     /// It failed before, and goes out in runs of its own, one for each column.
     pub(super) alone: Option<Alone>,
+    /// What is dirty of it waited for the journal when that had come so far.
+    pub(super) left: Option<u64>,
     /// It was used since the last look for memory.
     pub(super) is_warm: bool,
     older: Option<Slot>,
@@ -86,7 +88,7 @@ pub(super) struct Stripes {
 /// Spreads stripes' numbers. A client that makes them collide slows down itself: a cache has few stripes, and the
 /// clients of an array are trusted with all of its content.
 #[derive(Debug, Default)]
-struct NumberHasher(u64);
+pub(super) struct NumberHasher(u64);
 
 impl Hasher for NumberHasher {
     fn write(&mut self, bytes: &[u8]) {
@@ -193,6 +195,11 @@ impl Stripes {
         Some(since)
     }
 
+    /// Every stripe, in any order.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Stripe> {
+        self.slots.iter().filter(|stripe| !stripe.entries.is_empty())
+    }
+
     /// The dirty stripes, in the order in which they became dirty.
     pub(super) fn dirty(&self) -> impl Iterator<Item = &Stripe> {
         let mut next = self.oldest;
@@ -218,6 +225,7 @@ impl Stripe {
             is_stuck: false,
             cause: Cause::default(),
             alone: None,
+            left: None,
             is_warm: true,
             older: None,
             newer: None,

@@ -52,10 +52,14 @@ pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, Engine
     let (parts, end) = sides.at(lba);
     let left = match command {
         // What is in two shapes is written through.
-        Command::Write { buf, fua: false, .. }
-            if all.end <= end && (planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all)) =>
+        Command::Write { buf, fua, .. }
+            if (!fua || parts.journal.is_some())
+                && all.end <= end
+                && (planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all)) =>
         {
-            parts.writeback.take_in(parts.geometry(), lba, len, buf)
+            let left = parts.writeback.take_in(parts.geometry(), lba, len, buf);
+            // What is to be durable goes into the journal.
+            return Ok(if left.is_empty() && !fua { Admitted::Done } else { Admitted::Left(left) });
         }
         Command::Trim { .. } if len.0 > 0 => {
             // Only whole parity stripes can be given back without computing parity.

@@ -125,6 +125,20 @@ impl Core {
         self.under_way.get() + held + self.moving.held()
     }
 
+    /// Whether another turn has something to do though nothing completes: destaging or a sweep goes on.
+    pub(super) fn wants_turn(&self) -> bool {
+        self.sides.all().any(|parts| parts.writeback.wants_turn()) || self.background.wants_turn(&self.sides.below)
+    }
+
+    /// Whether something is to be done as time passes.
+    pub(super) fn wants_ticks(&self) -> bool {
+        let (parts, members) = (&self.sides.below, &self.sides.below.members);
+        let is_late = !members.slow().is_empty() || members.troubled.borrow().wants_ticks();
+        let is_patient = members.operations.wants_ticks() || is_late;
+        let is_dirty = self.sides.caches().any(|cache| cache.is_dirty());
+        is_dirty || parts.intent.is_settling(members) || self.background.wants_ticks(parts) || is_patient
+    }
+
     /// Whether transfers are under way.
     pub(super) fn has_transfers(&self) -> bool {
         self.transfers.get() > 0

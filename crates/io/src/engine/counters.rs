@@ -12,6 +12,13 @@ pub struct Fill {
     pub limit: Bytes,
 }
 
+impl Fill {
+    /// Both together.
+    pub(super) fn plus(self, other: Self) -> Self {
+        Self { used: Bytes(self.used.0 + other.used.0), limit: Bytes(self.limit.0 + other.limit.0) }
+    }
+}
+
 /// One member's disk operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberCounters {

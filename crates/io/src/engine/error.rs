@@ -83,6 +83,12 @@ pub enum EngineError {
         /// Which, and why.
         unwritten: Box<Unwritten>,
     },
+    /// The array can't be closed: content of writes that were replied to could not be written. Only the journal has it.
+    #[error("the members can't be marked clean: {unwritten}. Nothing is lost: the log has it for the next start")]
+    Journaled {
+        /// Which, and why.
+        unwritten: Box<Unwritten>,
+    },
     /// The log of some member failed, and the level has nowhere else to keep what it covers.
     #[error(
         "{} failed to log a write, and this level has no other copy; nothing was written in place",

@@ -19,12 +19,12 @@
 //! - A record is trimmed when it is in place and durable there; its place is used again when the member durably holds a
 //!   mark that says so.
 
+mod state;
 mod writer;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet};
 
 use super::counters::Fill;
 use super::error::EngineError;
@@ -32,12 +32,12 @@ use super::flusher::Flusher;
 use super::members::Members;
 use super::operations::Purpose;
 use super::replies::Replies;
-use super::tasks::{TaskId, Waiters};
-use crate::buf::Lease;
+use super::tasks::Waiters;
 use crate::disk::OpKind;
-use crate::format::log::record::{Kind, LogSequence};
-use crate::format::log::{RECORD_BYTES_MAX, RING_BYTES_MIN};
+use crate::format::log::record::{Header, LogSequence};
 use crate::format::superblock::Superblock;
+pub(super) use state::Piece;
+use state::{Commit, Committed, Limits, State, Update};
 use writer::{BLOCK, Writer};
 
 /// See the module.
@@ -53,85 +53,6 @@ pub(super) struct Log {
     committed: Waiters,
     /// Something that the log has is in place.
     placed: Waiters,
-}
-
-/// What a task is about to write: pieces of members' data areas, by task.
-#[derive(Debug, Default)]
-struct Update {
-    pieces: Vec<Piece>,
-    is_by_sums: bool,
-    outcome: Option<Result<LogSequence, MemberSet>>,
-}
-
-/// A piece of an update; without content it is zeros.
-#[derive(Debug)]
-pub(super) struct Piece {
-    pub(super) member: MemberIndex,
-    pub(super) sector: DiskSector,
-    pub(super) len: Sectors,
-    pub(super) kind: Kind,
-    pub(super) content: Option<Lease>,
-}
-
-#[derive(Debug)]
-struct State {
-    /// By slot; none for members that are missing from the start.
-    writers: Vec<Option<Writer>>,
-    limits: Limits,
-    /// The number of the next record.
-    next: LogSequence,
-    /// Records up to here are in place and durable.
-    trim: LogSequence,
-    /// By task.
-    updates: Vec<Update>,
-    /// The tasks whose updates are to be committed.
-    waiting: VecDeque<TaskId>,
-    /// The list of the tasks of a commit, to be used again.
-    spare: Vec<TaskId>,
-    /// What is committed and not trimmed, in order and without gaps.
-    records: VecDeque<Committed>,
-    /// The last record with anything in it.
-    filled: LogSequence,
-    /// The members have said that nothing up to here is to be done again.
-    retired: LogSequence,
-    /// Who got the last record.
-    previous: MemberSet,
-    /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can
-    /// be uncommitted.
-    lacking: MemberSet,
-}
-
-/// How large records may be on one member.
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// A record of several updates.
-    group: Bytes,
-    /// A record of one.
-    record: Bytes,
-    /// The parity stripes that one update may touch.
-    stripes: u64,
-}
-
-#[derive(Debug)]
-struct Committed {
-    sequence: LogSequence,
-    participants: MemberSet,
-    /// Updates that are not in place yet, and those of them that it has the sums of.
-    left: usize,
-    sums_left: usize,
-    /// The last flush that had begun when the last of them was: later ones cover what is in place.
-    placed: u64,
-    /// The same of those that it has the sums of; none of them is in place: nothing.
-    placed_by_sums: Option<u64>,
-}
-
-/// What a commit does.
-struct Commit {
-    /// None: only a flush, so that records can be trimmed.
-    record: Option<LogSequence>,
-    trim: LogSequence,
-    participants: MemberSet,
-    tasks: Vec<TaskId>,
 }
 
 /// A task's update that the log has, until it is in place or never will be: when this is dropped.
@@ -153,10 +74,13 @@ impl Log {
         superblocks: impl Iterator<Item = Option<&'a Superblock>>,
         geometries: impl Iterator<Item = &'a Geometry>,
     ) -> Result<Self, EngineError> {
-        let state = RefCell::new(State::new(superblocks, geometries)?);
+        Ok(Self::of(State::new(superblocks, geometries)?))
+    }
+
+    fn of(state: State) -> Self {
         let (is_committing, has_answered) = (Cell::new(false), Cell::new(false));
         let (committed, placed) = (Waiters::default(), Waiters::default());
-        Ok(Self { state, takes_sums: Cell::new(true), is_committing, has_answered, committed, placed })
+        Self { state: RefCell::new(state), takes_sums: Cell::new(true), is_committing, has_answered, committed, placed }
     }
 
     /// Begins anew with these superblocks; nothing is under way.
@@ -173,10 +97,27 @@ impl Log {
         Ok(())
     }
 
+    /// The journal of pages of the members with these superblocks. None where they have no room for it.
+    pub(super) fn journal<'a>(superblocks: impl Iterator<Item = Option<&'a Superblock>>) -> Option<Self> {
+        let mut writers: Vec<Option<Writer>> = Vec::new();
+        for (slot, superblock) in (0..).map(MemberIndex).zip(superblocks) {
+            let area = superblock.and_then(|own| Some((own.journal_area()?, own.journal)));
+            writers.push(area.map(|(area, generation)| Writer::new(area.offset, area.size.0, generation, slot)));
+        }
+        let size = writers.iter().flatten().map(|writer| writer.ring.size().0).min()?;
+        let limits = Limits { group: Bytes(size / 4), record: Bytes(size / 4), stripes: u64::MAX };
+        Some(Self::of(State::of(writers, limits)))
+    }
+
+    /// Takes a member's part of the journal in, of which nothing counts.
+    pub(super) fn replace_part(&self, own: &Superblock) {
+        let writer = own.journal_area().map(|area| Writer::new(area.offset, area.size.0, own.journal, own.slot));
+        self.state.borrow_mut().writers[own.slot.index()] = writer;
+    }
+
     /// What the engine needs of each member's log.
     pub(super) fn size_min(geometry: &Geometry) -> Bytes {
-        let stripe = on_member(geometry);
-        Bytes((2 * (stripe + 4 * BLOCK.0)).max(RING_BYTES_MIN.0).next_multiple_of(BLOCK.0))
+        state::size_min(geometry)
     }
 
     /// Whether sums are enough of whole parity stripes.
@@ -219,6 +160,106 @@ impl Log {
         members: &'a Members,
         flusher: &'a Flusher,
     ) -> Result<Logged<'a>, EngineError> {
+        let sequence = self.hand_over(is_by_sums, fill, members).await?;
+        let logged = Logged { log: self, members, flusher, sequence, is_by_sums };
+        members.check_frozen()?;
+        Ok(logged)
+    }
+
+    /// The same of pages, which the journal keeps until they are [released](Log::release).
+    ///
+    /// # Errors
+    /// As [`Log::put`].
+    pub(super) async fn put_pages(
+        &self,
+        fill: impl FnOnce(&mut Vec<Piece>),
+        members: &Members,
+    ) -> Result<LogSequence, EngineError> {
+        let sequence = self.hand_over(false, fill, members).await?;
+        members.check_frozen()?;
+        Ok(sequence)
+    }
+
+    /// Goes on with these records of pages, of all members and the oldest first, which the members have and which are
+    /// needed until they are released.
+    pub(super) fn resume(&self, live: &[Header]) {
+        self.state.borrow_mut().resume(live);
+    }
+
+    /// Notes that nothing of a record of pages is needed any more.
+    pub(super) fn release(&self, sequence: LogSequence, members: &Members) {
+        {
+            let state = &mut *self.state.borrow_mut();
+            state.in_place(sequence, 0, false);
+            // Nothing of it is in place of its own: no flush has to cover that.
+            let of = |record: &&mut Committed| record.sequence == sequence && record.left == 0;
+            state.records.iter_mut().filter(of).for_each(|record| record.participants = MemberSet::EMPTY);
+        }
+        self.placed.wake(&members.tasks);
+    }
+
+    /// The most that a record takes of a member.
+    pub(super) fn record_max(&self) -> Bytes {
+        self.state.borrow().limits.record
+    }
+
+    /// The last record that there was.
+    pub(super) fn last(&self) -> LogSequence {
+        LogSequence(self.state.borrow().next.0 - 1)
+    }
+
+    /// Up to this record all of pages were released.
+    pub(super) fn released_upto(&self) -> LogSequence {
+        let state = self.state.borrow();
+        let first = state.records.iter().find(|record| record.left > 0);
+        first.map_or(LogSequence(state.next.0 - 1), |record| LogSequence(record.sequence.0 - 1))
+    }
+
+    /// Up to this record of pages nothing counts any more after a stop.
+    pub(super) fn marked(&self) -> LogSequence {
+        self.state.borrow().marked
+    }
+
+    /// Which members are to get the next pages: so many of those that may, with the least in their rings. None where
+    /// that would fill one of them beyond `share` eighths.
+    pub(super) fn choose(
+        &self,
+        members: &Members,
+        without: MemberSet,
+        count: usize,
+        size: Bytes,
+        share: u64,
+    ) -> Option<MemberSet> {
+        let state = self.state.borrow();
+        let lost = members.missing().union(members.rebuilding()).union(without);
+        let mut able: Vec<&Writer> =
+            state.writers.iter().flatten().filter(|writer| !lost.contains(writer.slot())).collect();
+        let turn = usize::try_from(state.next.0 % able.len().max(1) as u64).expect("members are few");
+        able.rotate_left(turn);
+        able.sort_by_key(|writer| writer.ring.used());
+        let fits = |writer: &&Writer| {
+            let ring = &writer.ring;
+            let most = ring.size().0 / 8 * share;
+            ring.used().0 + size.0 <= most && ring.find(size, BLOCK).is_some()
+        };
+        let chosen: MemberSet =
+            able.iter().take(count).filter(|writer| fits(writer)).map(|writer| writer.slot()).collect();
+        (able.len() >= count && chosen.len() == count).then_some(chosen)
+    }
+
+    /// Whether a ring has more in it than so many eighths.
+    pub(super) fn is_fuller_than(&self, share: u64) -> bool {
+        let state = self.state.borrow();
+        state.writers.iter().flatten().any(|writer| writer.ring.used().0 > writer.ring.size().0 / 8 * share)
+    }
+
+    /// Hands an update over, and waits until it is durable in the log.
+    async fn hand_over(
+        &self,
+        is_by_sums: bool,
+        fill: impl FnOnce(&mut Vec<Piece>),
+        members: &Members,
+    ) -> Result<LogSequence, EngineError> {
         let index = members.tasks.current().index();
         {
             let State { updates, waiting, .. } = &mut *self.state.borrow_mut();
@@ -236,13 +277,11 @@ impl Log {
             update.pieces.clear();
             update.outcome.take()
         };
-        let logged = match outcome {
-            Some(Ok(sequence)) => Ok(Logged { log: self, members, flusher, sequence, is_by_sums }),
+        match outcome {
+            Some(Ok(sequence)) => Ok(sequence),
             Some(Err(failed)) => Err(EngineError::LogFailed { members: failed }),
             None => Err(EngineError::Frozen),
-        };
-        members.check_frozen()?;
-        logged
+        }
     }
 
     /// Waits for the end of the commit under way, if that has something that was replied to; whether it has.
@@ -341,6 +380,36 @@ impl Log {
             return Ok(());
         }
         self.outlive(members, flusher).await?;
+        self.tell(last, members, flusher, replies).await?;
+        self.state.borrow_mut().retired = last;
+        Ok(())
+    }
+
+    /// Has the members say durably what is not to be done again by now, so that there is room.
+    ///
+    /// # Errors
+    /// As [`Log::retire`].
+    pub(super) async fn tell_trim(
+        &self,
+        members: &Members,
+        flusher: &Flusher,
+        replies: &Replies,
+    ) -> Result<(), EngineError> {
+        let last = {
+            let state = &mut *self.state.borrow_mut();
+            state.advance(members.record().recorded_missing(), flusher);
+            state.trim
+        };
+        self.tell(last, members, flusher, replies).await
+    }
+
+    async fn tell(
+        &self,
+        last: LogSequence,
+        members: &Members,
+        flusher: &Flusher,
+        replies: &Replies,
+    ) -> Result<(), EngineError> {
         loop {
             members.check_frozen()?;
             if self.wait_idle(members).await {
@@ -356,8 +425,8 @@ impl Log {
                     return Err(EngineError::LogFailed { members: state.lacking });
                 }
                 let behind = state.behind(last, members.missing());
-                if behind.is_empty() {
-                    state.retired = last;
+                if behind.is_empty() || planted!(JournalMarkUntold) {
+                    state.marked = state.marked.max(last);
                     return Ok(());
                 }
                 state.seal_for(behind, Vec::new())
@@ -407,6 +476,10 @@ impl Log {
         } else if commit.record.is_some() {
             for member in commit.participants.minus(gone).iter() {
                 state.writer(member).ring.mark(commit.trim);
+            }
+            // Others may hold what only some say of: who has the record is enough where it has content.
+            if !commit.tasks.is_empty() {
+                state.marked = state.marked.max(commit.trim);
             }
         }
         for &task in &commit.tasks {
@@ -492,208 +565,5 @@ impl Drop for Logged<'_> {
             self.log.state.borrow_mut().in_place(self.sequence, self.flusher.begun(), self.is_by_sums);
         }
         self.log.placed.wake(&self.members.tasks);
-    }
-}
-
-impl State {
-    fn new<'a>(
-        superblocks: impl Iterator<Item = Option<&'a Superblock>>,
-        geometries: impl Iterator<Item = &'a Geometry>,
-    ) -> Result<Self, EngineError> {
-        let largest = geometries.max_by_key(|geometry| on_member(geometry)).expect("an array has a shape");
-        let (stripe, needed) = (on_member(largest), Log::size_min(largest));
-        let mut size = u64::MAX;
-        let mut writers = Vec::new();
-        for (slot, superblock) in (0..).map(MemberIndex).zip(superblocks) {
-            let writer = superblock.map(|superblock| {
-                let ring = superblock.ring();
-                let part = ring.size.0 / BLOCK.0 * BLOCK.0;
-                size = size.min(part);
-                Writer::new(ring.offset, part, superblock.generation, slot)
-            });
-            writers.push(writer);
-        }
-        // Whatever is live, one side of it has half of the ring.
-        let record = (size / 2).saturating_sub(2 * BLOCK.0).min(RECORD_BYTES_MAX.0);
-        let stripes = |bytes: u64| bytes.saturating_sub(2 * BLOCK.0) / stripe;
-        if size < needed.0 {
-            return Err(EngineError::LogTooSmall { size: Bytes(size), needed });
-        }
-        let limits = Limits { group: Bytes(size / 4), record: Bytes(record), stripes: stripes(size / 4).max(1) };
-        assert!(stripes(record) > 0, "the smallest log has room for a parity stripe");
-        Ok(Self {
-            writers,
-            limits,
-            next: LogSequence(1),
-            trim: LogSequence(0),
-            updates: Vec::new(),
-            waiting: VecDeque::new(),
-            spare: Vec::new(),
-            records: VecDeque::new(),
-            filled: LogSequence(0),
-            retired: LogSequence(0),
-            previous: MemberSet::EMPTY,
-            lacking: MemberSet::EMPTY,
-        })
-    }
-
-    fn writer(&mut self, member: MemberIndex) -> &mut Writer {
-        self.writers[member.index()].as_mut().expect("a member that is written has a log")
-    }
-
-    /// Notes that one of a record's updates is in place, or never will be; `begun` flushes have begun.
-    fn in_place(&mut self, sequence: LogSequence, begun: u64, is_by_sums: bool) {
-        if planted!(TrimAheadOfWrite) && self.trim >= sequence {
-            return;
-        }
-        let first = self.records.front().expect("a record with updates is not trimmed").sequence;
-        let index = usize::try_from(sequence.0 - first.0).expect("a number of records");
-        let record = &mut self.records[index];
-        record.left -= 1;
-        record.placed = begun;
-        if is_by_sums {
-            record.sums_left -= 1;
-            record.placed_by_sums = Some(begun);
-        }
-    }
-
-    /// Trims what is in place and durable, or on members that are durably recorded as failed.
-    fn advance(&mut self, failed: MemberSet, flusher: &Flusher) {
-        while let Some(record) = self.records.front() {
-            let is_in_place = record.left == 0 || planted!(TrimAheadOfWrite);
-            let is_early = [planted!(TrimUnflushed), planted!(TrimAheadOfWrite)].contains(&true);
-            let is_durable = record.unflushed(flusher).minus(failed).is_empty() || is_early;
-            if !is_in_place || !is_durable {
-                return;
-            }
-            self.trim = record.sequence;
-            self.records.pop_front();
-            if planted!(ReuseWithoutMark) {
-                self.writers.iter_mut().flatten().for_each(|writer| writer.ring.mark(self.trim));
-            }
-        }
-    }
-
-    /// Takes as many updates into the next record as there is room for.
-    fn gather(&mut self, missing: MemberSet, wake: impl Fn(TaskId)) -> Vec<TaskId> {
-        let mut taken = std::mem::take(&mut self.spare);
-        self.writers.iter_mut().flatten().for_each(Writer::clear);
-        while let Some(&task) = self.waiting.front() {
-            self.writers.iter_mut().flatten().for_each(Writer::begin);
-            let Self { writers, updates, .. } = self;
-            for piece in updates[task.index()].pieces.iter().filter(|piece| !missing.contains(piece.member)) {
-                let writer = writers[piece.member.index()].as_mut().expect("a member that is written has a log");
-                writer.add(piece.sector, piece.len, piece.kind);
-            }
-            if !self.fits(taken.is_empty()) {
-                let is_too_large = |writer: &Writer| writer.is_too_large(self.limits.record);
-                if taken.is_empty() && self.writers.iter().flatten().any(is_too_large) {
-                    // It fails, as one that could not be written.
-                    self.waiting.pop_front();
-                    self.updates[task.index()].outcome = Some(Err(MemberSet::EMPTY));
-                    wake(task);
-                }
-                self.writers.iter_mut().flatten().for_each(Writer::undo);
-                break;
-            }
-            self.waiting.pop_front();
-            taken.push(task);
-        }
-        for &task in &taken {
-            let Self { writers, updates, .. } = self;
-            for piece in updates[task.index()].pieces.drain(..).filter(|piece| !missing.contains(piece.member)) {
-                let writer = writers[piece.member.index()].as_mut().expect("a member that is written has a log");
-                piece.content.into_iter().for_each(|lease| writer.push(piece.kind, lease));
-            }
-        }
-        taken
-    }
-
-    /// Whether the record under construction has a place on every participant.
-    fn fits(&self, is_first: bool) -> bool {
-        let limit = if is_first { self.limits.record } else { self.limits.group };
-        let mut writers = self.writers.iter().flatten().filter(|writer| !writer.is_empty());
-        writers.all(|writer| !writer.is_too_large(limit) && writer.has_place())
-    }
-
-    /// Ends the record under construction: every participant gets its place and header.
-    fn seal(&mut self, tasks: Vec<TaskId>) -> Commit {
-        let writers = self.writers.iter().flatten();
-        let participants = writers.filter(|writer| !writer.is_empty()).map(Writer::slot).collect();
-        self.seal_for(participants, tasks)
-    }
-
-    fn seal_for(&mut self, participants: MemberSet, tasks: Vec<TaskId>) -> Commit {
-        let (sequence, trim) = (self.next, self.trim);
-        self.next = LogSequence(sequence.0 + 1);
-        if !tasks.is_empty() {
-            self.filled = sequence;
-        }
-        let previous = std::mem::replace(&mut self.previous, participants);
-        for member in participants.iter() {
-            self.writer(member).seal(sequence, trim, participants, previous);
-        }
-        let in_place = if tasks.is_empty() { MemberSet::EMPTY } else { participants };
-        let sums_left = tasks.iter().filter(|task| self.updates[task.index()].is_by_sums).count();
-        self.records.push_back(Committed {
-            sequence,
-            participants: in_place,
-            left: tasks.len(),
-            sums_left,
-            placed: 0,
-            placed_by_sums: None,
-        });
-        Commit { record: Some(sequence), trim, participants, tasks }
-    }
-
-    /// Members that may lose something of the oldest records which is in place.
-    fn in_doubt(&self, flusher: &Flusher) -> MemberSet {
-        let in_place = self.records.iter().take_while(|record| record.left == 0);
-        in_place.fold(MemberSet::EMPTY, |all, record| all.union(record.unflushed(flusher)))
-    }
-
-    /// Makes room in the rings, when the next update has none: by a flush that makes what is in place durable, then by
-    /// records that only carry the mark. Neither helps before something is in place.
-    fn make_room(&mut self, members: &Members, flusher: &Flusher) -> Option<Commit> {
-        if self.waiting.is_empty() {
-            return None;
-        }
-        let unflushed = self.in_doubt(flusher).minus(members.missing());
-        if !unflushed.is_empty() {
-            // A flush may have come between one of a record's writes and the last of them.
-            unflushed.iter().for_each(|member| members.note_written(member));
-            return Some(Commit { record: None, trim: self.trim, participants: unflushed, tasks: Vec::new() });
-        }
-        let behind = self.behind(self.trim, members.missing());
-        if behind.is_empty() {
-            return None;
-        }
-        Some(self.seal_for(behind, Vec::new()))
-    }
-
-    /// The members whose rings have something up to a record, all of which is in place, and no mark says so of it yet.
-    /// A mark that frees nothing would only take the block that is kept for one. Their next record is begun.
-    fn behind(&mut self, last: LogSequence, missing: MemberSet) -> MemberSet {
-        self.writers.iter_mut().flatten().for_each(Writer::clear);
-        let is_behind = |writer: &&Writer| writer.ring.frees(last) && !missing.contains(writer.slot());
-        self.writers.iter().flatten().filter(is_behind).map(Writer::slot).collect()
-    }
-}
-
-/// What a parity stripe takes of a member, in bytes.
-fn on_member(geometry: &Geometry) -> u64 {
-    geometry.chunk().bytes().0 * geometry.rows() as u64
-}
-
-impl Committed {
-    /// Participants that may lose what was written in place.
-    fn unflushed(&self, flusher: &Flusher) -> MemberSet {
-        let placed = if planted!(FlushCoversLater) { self.placed.saturating_sub(1) } else { self.placed };
-        self.unflushed_since(placed, flusher)
-    }
-
-    /// Participants that may lose what was in place when so many flushes had begun.
-    fn unflushed_since(&self, placed: u64, flusher: &Flusher) -> MemberSet {
-        self.participants.iter().filter(|&member| flusher.last_of(member) <= placed).collect()
     }
 }

@@ -13,10 +13,12 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, Sectors, Strip
 use super::badblocks::BadLists;
 use super::between::Side;
 use super::blank::Blanks;
+use super::counters::Fill;
 use super::damage::Heals;
 use super::error::EngineError;
 use super::flusher::Flusher;
 use super::intent::Intent;
+use super::journal::Journal;
 use super::leniency::Leniency;
 use super::locks::Locks;
 use super::log::Log;
@@ -53,6 +55,8 @@ pub(super) struct Parts {
     pub(super) flusher: Rc<Flusher>,
     pub(super) intent: Intent,
     pub(super) log: Option<Rc<Log>>,
+    /// Where a flush puts what is dirty.
+    pub(super) journal: Option<Journal>,
     /// What is in the log and not in place, of an array that is only read.
     pub(super) overlay: RefCell<Overlay>,
     pub(super) sums: Option<Rc<Sums>>,
@@ -100,6 +104,8 @@ impl Parts {
         let (record, count) = (members.record(), members.count());
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
         let log = has_log.then(|| Log::new(record.superblocks(), members.geometries())).transpose()?;
+        let tolerance = members.geometry(Side::Below).tolerance();
+        let journal = log.as_ref().and_then(|_| Journal::new(record.superblocks(), tolerance));
         Ok(Self {
             side: Side::Below,
             locks: Locks::new(Rc::clone(tasks), LOCK_BUCKETS),
@@ -112,6 +118,7 @@ impl Parts {
             flusher: Rc::new(Flusher::new(Rc::clone(tasks), count)),
             intent: Intent::of(members.geometry(Side::Below), &record),
             log: log.map(Rc::new),
+            journal,
             overlay: RefCell::default(),
             sums: Sums::new(record.superblocks()).map(Rc::new),
             bad: Rc::new(BadLists::new(record.superblocks())),
@@ -132,6 +139,13 @@ impl Parts {
         })
     }
 
+    /// One member's log, the journal of pages with it.
+    pub(super) fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
+        let fill = self.log.as_ref()?.fill_of(member)?;
+        let pages = self.journal.as_ref().and_then(|journal| journal.log.fill_of(member));
+        Some(pages.map_or(fill, |pages| fill.plus(pages)))
+    }
+
     /// The parts of the other shape that the array has, beside these; none where it has one only.
     pub(super) fn above(&self) -> Option<Self> {
         self.members.between()?;
@@ -150,6 +164,7 @@ impl Parts {
             flusher: Rc::clone(&self.flusher),
             intent: Intent::of(geometry, &record),
             log: self.log.clone(),
+            journal: None,
             overlay: RefCell::default(),
             sums: self.sums.clone(),
             bad: Rc::clone(&self.bad),

@@ -256,7 +256,8 @@ impl Record {
         let &Superblock { member, slot, areas, .. } = own;
         let truth = self.any();
         let epoch = Epoch(truth.epoch.0 + 1);
-        let mut sealed = Superblock { member, slot, areas, generation, epoch, revision: Revision(0), ..truth.clone() };
+        let revision = Revision(0);
+        let mut sealed = Superblock { member, slot, areas, generation, epoch, revision, ..truth.clone() };
         sealed.slots[slot.index()] = SlotEntry { member, state: SlotState::Active, since: epoch };
         sealed
     }
@@ -290,11 +291,19 @@ impl Record {
         self.superblocks.iter().map(Option::as_ref)
     }
 
-    /// Begins another run of the log, with the next round.
+    /// Begins another run of the log and of the journal, with the next round.
     pub(crate) fn renew(&mut self, generation: Uuid) {
+        for superblock in self.superblocks.iter_mut().flatten() {
+            (superblock.generation, superblock.journal) = (generation, generation);
+        }
+    }
+
+    /// Begins another run of the log alone, with a round that there is for this.
+    pub(crate) fn renew_log(&mut self, generation: Uuid) {
         for superblock in self.superblocks.iter_mut().flatten() {
             superblock.generation = generation;
         }
+        self.wanted.replaced += 1;
     }
 
     /// Whether what is durable is what is wanted.

@@ -11,9 +11,13 @@ use super::between::Side;
 use super::command::CacheMode;
 use super::counters::Fill;
 use super::parts::Parts;
+use crate::array::Pages;
 use crate::buf::Pool;
 use crate::cache::Cache;
 use crate::lost::clip;
+
+/// The memory of a cache that begins with what the journal has, until it is given its own.
+const RESTORED_BYTES: Bytes = Bytes(4 << 20);
 
 /// See the module.
 #[derive(Debug)]
@@ -85,8 +89,24 @@ impl Sides {
             if let Some(log) = &parts.log {
                 cache.limit_runs(log.stripes_max());
             }
+            if parts.journal.is_some() {
+                cache.journal_mut().turn_on();
+            }
             parts.writeback.install(cache, mode == CacheMode::WriteBack);
         }
+    }
+
+    /// Has the cache begin with what the journal of pages has.
+    pub(super) fn restore(&self, pages: &Pages) {
+        if pages.is_empty() {
+            return;
+        }
+        if let Some(journal) = &self.below.journal {
+            journal.log.resume(&pages.headers);
+        }
+        self.below.members.trust_parity();
+        self.install_cache(CacheMode::WriteThrough, &Pool::new(RESTORED_BYTES), RESTORED_BYTES);
+        self.below.writeback.restore(&pages.records);
     }
 
     /// The cache of each of them.
@@ -97,10 +117,7 @@ impl Sides {
     /// What they hold that the members don't have yet, of all that they may hold.
     pub(super) fn cache_fill(&self) -> Option<Fill> {
         let fill = |cache: Ref<'_, Cache>| Fill { used: cache.pinned(), limit: cache.limit() };
-        self.caches().map(fill).reduce(|one, other| Fill {
-            used: Bytes(one.used.0 + other.used.0),
-            limit: Bytes(one.limit.0 + other.limit.0),
-        })
+        self.caches().map(fill).reduce(Fill::plus)
     }
 
     /// Does something with the cache of each of them.

@@ -11,6 +11,7 @@ use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
 use super::ops::{close, destage, fail, flush, heal, initialise, join, read, reshape, write};
+use super::parts::Parts;
 use super::replies::Ticket;
 use super::sides::Sides;
 use super::transfer::Workspace;
@@ -45,12 +46,13 @@ pub(super) enum Work {
     KeepRecord,
     KeepIntent,
     Commit,
+    CommitPages,
 }
 
 impl Work {
     /// Whether the engine is busy with it: rounds only serve what is.
     fn counts(&self) -> bool {
-        !matches!(self, Self::KeepRecord | Self::KeepIntent | Self::Commit)
+        !matches!(self, Self::KeepRecord | Self::KeepIntent | Self::Commit | Self::CommitPages)
     }
 
     /// Whether it reads or writes parity stripes, or relies on who is there to do so.
@@ -86,7 +88,7 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),
         Work::Change(ticket, change) => {
             // Rare and large: its state is not part of every worker's.
-            match (ticket, Box::pin(join::change(core, *change)).await) {
+            match (ticket, Box::pin(join::change(core, space, *change)).await) {
                 (Some(ticket), result) => reply(ticket, result),
                 (None, result) => core.background.copies.note_changed(parts, result),
             }
@@ -110,5 +112,24 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
             let log = parts.log.as_ref().expect("what is committed waits for the log");
             log.commit(&parts.members, &parts.flusher, &parts.replies).await;
         }
+        Work::CommitPages => {
+            let journal = parts.journal.as_ref().expect("pages wait for the journal");
+            journal.log.commit(&parts.members, &parts.flusher, &parts.replies).await;
+        }
     }
+}
+
+/// The rounds of superblocks, bitmap and logs that somebody waits for.
+pub(super) fn rounds(parts: &Parts) -> impl Iterator<Item = Work> {
+    let wants_pages = parts.journal.as_ref().is_some_and(|journal| journal.log.wants_commit());
+    let rounds = [
+        (parts.log.as_ref().is_some_and(|log| log.wants_commit()), Work::Commit),
+        (wants_pages, Work::CommitPages),
+        (parts.members.wants_record_round(), Work::KeepRecord),
+        (parts.intent.wants_round(), Work::KeepIntent),
+    ];
+    if parts.sums.as_ref().is_some_and(|sums| sums.write_dirty(&parts.members)) {
+        parts.wake_repairs();
+    }
+    rounds.into_iter().filter_map(|(is_wanted, round)| is_wanted.then_some(round))
 }

@@ -8,10 +8,11 @@ use std::cell::{Cell, Ref, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use uraid_layout::{Geometry, Lba, Sectors};
+use uraid_layout::{Bytes, Geometry, Lba, Sectors};
 
 use super::error::EngineError;
 use super::tasks::{TaskId, Tasks};
+use crate::array::Record;
 use crate::buf::Buf;
 use crate::cache::{Cache, Cause, Contents, Mark};
 
@@ -47,10 +48,29 @@ impl WriteBack {
         Self { tasks, cache, is_on, under_way, quantum, drainers }
     }
 
-    /// Takes the cache in; writes are replied to when they are in it if `is_on`.
+    pub(super) fn tasks(&self) -> &Rc<Tasks> {
+        &self.tasks
+    }
+
+    /// Takes a cache in, or gives the one that there is its memory; writes are replied to when they are in it if
+    /// `is_on`.
     pub(super) fn install(&self, cache: Cache, is_on: bool) {
-        *self.cache.borrow_mut() = Some(cache);
+        match &mut *self.cache.borrow_mut() {
+            Some(held) => held.take_memory_of(cache),
+            none => *none = Some(cache),
+        }
         self.is_on.set(is_on);
+    }
+
+    /// Has the cache hold what the journal has.
+    pub(super) fn restore(&self, records: &[Record]) {
+        let _ = self.with(|cache| {
+            for Record { sequence, content } in records {
+                let ranges = content.iter().map(|(lba, bytes)| (*lba, Bytes(bytes.len() as u64).whole_sectors()));
+                content.iter().for_each(|(lba, bytes)| cache.journal_mut().put(*lba, bytes.as_ref()));
+                cache.journal_mut().note_record(*sequence, ranges);
+            }
+        });
     }
 
     /// The cache, if there is one.

@@ -10,7 +10,7 @@ use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::content::Storm;
 use crate::faults::assert_recorded;
-use crate::support::{CHUNK, RAID5, Random, Shape, TestEngine, buf, noise, rm2, run, write};
+use crate::support::{RAID5, Random, Shape, TestEngine, buf, noise, rm2, run, small, write};
 
 /// Sectors of a region of a mirror of small chunks: a mebibyte.
 pub(crate) const REGION: u64 = 2048;
@@ -19,14 +19,7 @@ pub(crate) const REGION: u64 = 2048;
 const LONG: usize = 100;
 
 pub(crate) fn with_bitmap(level: Level, members: u8, chunks: u64) -> Shape {
-    Shape {
-        level,
-        members,
-        chunk: CHUNK,
-        chunks,
-        consistency: Consistency::Bitmap,
-        integrity: uraid_io::format::superblock::Integrity::None,
-    }
+    Shape { chunks, consistency: Consistency::Bitmap, ..small(level, members) }
 }
 
 /// Eight regions.

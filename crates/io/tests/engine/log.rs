@@ -7,27 +7,12 @@ use uraid_io::format::superblock::Consistency;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::support::{
-    CHUNK, RAID5, Shape, TestEngine, block, buf, noise, recovered, rm2, run, run_all, small, with_cache, write,
+    CHUNK, RAID5, Shape, TestEngine, block, buf, cost, noise, recovered, rm2, run, run_all, small, with_cache, write,
 };
 
 fn logged(level: Level, members: u8) -> TestEngine {
     let shape = Shape { consistency: Consistency::Log, ..small(level, members) };
     shape.engine(MemberSet::EMPTY, Order::Fifo)
-}
-
-/// What `work` adds to all members' counters together.
-fn cost(engine: &mut TestEngine, work: impl FnOnce(&mut TestEngine)) -> MemberCounters {
-    let before = engine.counters().total();
-    work(engine);
-    let after = engine.counters().total();
-    MemberCounters {
-        reads: after.reads - before.reads,
-        writes: after.writes - before.writes,
-        flushes: after.flushes - before.flushes,
-        log_records: after.log_records - before.log_records,
-        log_bytes: after.log_bytes - before.log_bytes,
-        ..MemberCounters::default()
-    }
 }
 
 fn durable(lba: u64, seed: u64) -> Command {

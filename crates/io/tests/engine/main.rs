@@ -12,6 +12,7 @@ mod faults;
 mod full_stripes;
 mod grow;
 mod intent;
+mod journal;
 mod log;
 mod lost_sums;
 mod opening;

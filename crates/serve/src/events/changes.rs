@@ -47,9 +47,9 @@ pub(super) fn between(last: Condition, now: Condition) -> Vec<Event> {
     }
     match (last.unwritten, now.unwritten) {
         (None, Some(Unwritten { cause, .. })) => {
-            events.push(Event::FlushFailing(cause.unreadable.union(cause.unwritable)));
+            events.push(Event::Unwritten(cause.unreadable.union(cause.unwritable)));
         }
-        (Some(_), None) => events.push(Event::FlushRecovered),
+        (Some(_), None) => events.push(Event::WrittenOut),
         _ => {}
     }
     let (before, state) = (last.state(), now.state());
@@ -228,9 +228,9 @@ mod tests {
             Condition { unwritten: Some(Unwritten::new(Sectors(len), cause, [Lba(0)..Lba(len)])), ..whole }
         };
         let cases: [(Condition, Condition, &[Event]); 12] = [
-            (whole, some(8), &[Event::FlushFailing(set(1).union(set(2))), Event::Failing]),
+            (whole, some(8), &[Event::Unwritten(set(1).union(set(2))), Event::Failing]),
             (some(8), some(16), &[]),
-            (some(8), whole, &[Event::FlushRecovered, Event::Recovered]),
+            (some(8), whole, &[Event::WrittenOut, Event::Recovered]),
             (whole, stalled, &[Event::MemberStalled(one), Event::Stalled]),
             (whole, roomless, &[Event::MemberNoRoom(two), Event::Stalled]),
             (stalled, roomless, &[Event::MemberNoRoom(two)]),

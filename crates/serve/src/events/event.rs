@@ -39,9 +39,9 @@ pub(crate) enum Event {
     /// More members failed than the level survives. The set holds the last of them.
     Frozen(MemberSet),
     /// Flushes fail, because acknowledged data can't be written out. The set holds the members that prevent it.
-    FlushFailing(MemberSet),
+    Unwritten(MemberSet),
     /// All of that data, or newer data in its place, has been written out.
-    FlushRecovered,
+    WrittenOut,
     /// Content is lost, or more than before. The set holds the members with bad blocks.
     ContentLost(MemberSet),
     /// No content is lost any more.
@@ -113,8 +113,8 @@ impl Event {
             Self::Failing => "failing",
             Self::Salvage => "salvage",
             Self::Frozen(_) => "frozen",
-            Self::FlushFailing(_) => "flush-failing",
-            Self::FlushRecovered => "flush-recovered",
+            Self::Unwritten(_) => "unwritten",
+            Self::WrittenOut => "written-out",
             Self::ContentLost(_) => "content-lost",
             Self::ContentRestored => "content-restored",
             Self::RebuildStuck(_) => "rebuild-stuck",
@@ -155,7 +155,7 @@ impl Event {
     pub(super) fn members(self) -> MemberSet {
         match self {
             Self::Frozen(members)
-            | Self::FlushFailing(members)
+            | Self::Unwritten(members)
             | Self::ContentLost(members)
             | Self::RebuildStuck(members)
             | Self::ReplaceStuck(members) => members,
@@ -222,13 +222,13 @@ impl Event {
             Self::Frozen(_)
             | Self::Salvage
             | Self::Failing
-            | Self::FlushFailing(_)
+            | Self::Unwritten(_)
             | Self::ContentLost(_)
             | Self::RebuildStuck(_)
             | Self::ReplaceStuck(_) => {
                 tracing::error!(event, array, member, "the array is {health}");
             }
-            Self::FlushRecovered => tracing::info!(event, array, "all cached content can be written out again"),
+            Self::WrittenOut => tracing::info!(event, array, "all cached content can be written out again"),
             Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
             Self::Grown => tracing::info!(event, array, "clients that connect again see the array's new size"),
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),

@@ -152,7 +152,7 @@ fn what_members_lack_is_said_with_the_redundancy_that_is_left() {
 }
 
 #[test]
-fn what_makes_flushes_fail_is_said_with_its_place_and_what_helps() {
+fn what_can_not_be_written_out_is_said_with_its_place_and_what_helps() {
     let named = |slot: u8| Named { slot, path: Some(format!("/srv/d{slot}")) };
     let one = Unwritten {
         bytes: 4096,
@@ -160,31 +160,34 @@ fn what_makes_flushes_fail_is_said_with_its_place_and_what_helps() {
         stripe_blocks: vec![[1536, 1920]],
         unreadable: vec![named(0), named(3)],
         unwritable: vec![],
+        flushes_fail: true,
     };
     let said = |unwritten| words(&Health { unwritten: Some(unwritten), ..health(HealthState::Failing, 0) });
     assert_eq!(
         said(one.clone()),
-        "failing: flushes fail because 4 KiB that clients have written can't be written out, bytes 851968 to 856064 of \
-         the array: members 0 (/srv/d0) and 3 (/srv/d3) can't be read there; reads give it from memory. Flushes \
-         succeed again after a write of all of bytes 786432 to 983040, or when the members can be read there"
+        "failing: 4 KiB that clients have written can't be written out, bytes 851968 to 856064 of the array: members 0 \
+         (/srv/d0) and 3 (/srv/d3) can't be read there; reads give it from memory, and flushes fail. It is written out \
+         after a write of all of bytes 786432 to 983040, or when the members can be read there"
     );
     let frozen = words(&Health { unwritten: Some(one), ..health(HealthState::Frozen, 0) });
     assert!(
         frozen.contains("can't be written out any more") && frozen.contains("lost when the server ends"),
         "{frozen}"
     );
-    assert!(!frozen.contains("again after a write") && !frozen.contains("reads give it"), "{frozen}");
+    assert!(!frozen.contains("after a write") && !frozen.contains("reads give it"), "{frozen}");
     let many = Unwritten {
         bytes: 1 << 20,
         blocks: vec![[0, 8], [384, 392]],
         stripe_blocks: vec![[0, 768]],
         unreadable: vec![],
         unwritable: vec![Named { path: None, ..named(2) }],
+        flushes_fail: false,
     };
     assert_eq!(
         said(many),
-        "failing: flushes fail because 1 MiB that clients have written can't be written out, bytes 0 to 4096 and \
-         196608 to 200704 and more of the array: member 2 can't be written there; reads give it from memory. Flushes \
-         succeed again after a write of all of bytes 0 to 393216 and more, or when the members take it"
+        "failing: 1 MiB that clients have written can't be written out, bytes 0 to 4096 and 196608 to 200704 and more \
+         of the array: member 2 can't be written there; reads give it from memory, and flushes keep it in the log \
+         while that has room. It is written out after a write of all of bytes 0 to 393216 and more, or when the \
+         members take it"
     );
 }

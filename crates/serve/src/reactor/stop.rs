@@ -59,10 +59,10 @@ impl StopClock {
     }
 }
 
-/// The data that is lost with the server's memory.
+/// The data that is lost with the server's memory: the log may have what was flushed.
 fn lost<D: LiveDisk, T>(engine: &Engine<D, T>) -> String {
     let unwritten = engine.cache_fill().map_or(Bytes(0), |fill| fill.used);
-    let lost = format!("; {} that clients have written was in memory alone and is lost", size(unwritten.0));
+    let lost = format!("; what was not flushed of {} that clients have written is lost", size(unwritten.0));
     if unwritten == Bytes(0) { String::new() } else { lost }
 }
 

@@ -203,7 +203,7 @@ fn sample(text: &str) -> Option<(u64, Duration)> {
 
 /// The quick ones first: the tests, some of which use real memory and files, are the slow ones.
 fn checks(seeds: u64, states: u64) -> Vec<Check> {
-    const QUICK: [&str; 14] = [
+    const QUICK: [&str; 15] = [
         "badblocks::",
         "bitmap::tests",
         "blank::",
@@ -213,6 +213,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         "superblock::copies::",
         "opening::",
         "intent::",
+        "journal::",
         "log::",
         "recovery::",
         "sectors::",

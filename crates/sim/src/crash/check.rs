@@ -80,8 +80,8 @@ pub(super) fn check(
     caught.unwrap_or_else(|panic| Err(Finding::of_panic(&*panic)))
 }
 
-/// Opens the array, recovers it if it has to be, and has it rebuilt what is to be rebuilt; until then that can be done
-/// without.
+/// Opens the array, recovers it if it has to be, and has it write out what the journal had and rebuild what is to be
+/// rebuilt; until then that can be done without.
 fn open(
     shape: &Shape,
     images: &[Option<Image>],
@@ -93,10 +93,12 @@ fn open(
     let accepted = admitted.accepted();
     let disk = Plain::new(admitted.images.clone());
     let (was_recovered, engine) = recover(disk.clone(), &admitted.verdict, &admitted.candidates)?;
-    if let Some(progress) = engine.rebuilding() {
+    if !engine.is_dirty()
+        && let Some(progress) = engine.rebuilding()
+    {
         expect.check(shape, &disk.images(), accepted.minus(progress.members), may_lack)?;
-        rebuild(engine)?;
     }
+    finish(engine)?;
     Ok(Outcome::Open { images: disk.images(), accepted, was_recovered })
 }
 
@@ -170,8 +172,12 @@ pub(super) fn recover<D: Disk>(
     Ok((needs_recovery, engine))
 }
 
-/// Has an engine rebuild what is to be rebuilt, and closes the array.
-pub(super) fn rebuild<D: Disk>(mut engine: Engine<D, u64>) -> Result<(), Finding> {
+/// Has an engine write out what the journal had and rebuild what is to be rebuilt, and closes the array, if there is
+/// anything of that.
+pub(super) fn finish<D: Disk>(mut engine: Engine<D, u64>) -> Result<(), Finding> {
+    if !engine.is_dirty() && engine.rebuilding().is_none() {
+        return Ok(());
+    }
     let failed = |error: &dyn std::error::Error| Finding::NotRecovered { error: error.to_string() };
     let (mut replies, mut is_closing) = (Vec::new(), false);
     for _ in 0..TURNS_MAX {

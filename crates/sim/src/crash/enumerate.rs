@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use uraid_layout::{MemberIndex, MemberSet};
 
-use super::check::{Given, Outcome, admit, check, rebuild, recover};
+use super::check::{Given, Outcome, admit, check, finish, recover};
 use super::expect::Expect;
 use super::run::{Boundary, boundaries};
 use super::shape::Shape;
@@ -386,9 +386,7 @@ impl<'a> Enumeration<'a> {
         let tape = Tape::new(Members::of(seated.collect()), Order::Fifo);
         tape.record();
         let (_, engine) = recover(tape.clone(), &admitted.verdict, &admitted.candidates)?;
-        if engine.rebuilding().is_some() {
-            rebuild(engine)?;
-        }
+        finish(engine)?;
         // Whom the first crash took may be back after the second.
         let lost = missing.minus(place.missing);
         let mut away = vec![(lost, place.current.clone()), (lost, place.states.images(&place.states.nothing(), lost))];

@@ -32,6 +32,8 @@ pub struct Shape {
     pub consistency: Consistency,
     /// Whether it has checksums.
     pub integrity: Integrity,
+    /// Whether flushes put pages into a journal: its log has room for one.
+    pub has_journal: bool,
     /// Its members: marked clean, in agreement, all of it durable.
     pub members: Members,
     /// What it holds.
@@ -76,10 +78,20 @@ impl Shape {
             .collect()
     }
 
-    /// Every array, without checksums and with.
+    /// Arrays in which flushes put pages into a journal.
+    fn all_journaled() -> Vec<Self> {
+        let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
+        [(raid5, 4), (rm2(2), 5), (rm2(3), 7)]
+            .into_iter()
+            .map(|(level, members)| Self::with_log(level, members, 4))
+            .collect()
+    }
+
+    /// Every array, without checksums and with, and with a journal.
     #[must_use]
     pub fn every() -> Vec<Self> {
-        Self::all().into_iter().chain(Self::all_checked()).collect()
+        Self::all().into_iter().chain(Self::all_checked()).chain(Self::all_journaled()).collect()
     }
 
     /// A small array.
@@ -144,7 +156,8 @@ impl Shape {
         model.settle();
         let members = Members::of(images.into_iter().map(|image| Some(Member::of(image))).collect());
         let newcomer = newcomer(&geometry, areas);
-        Self { geometry, consistency, integrity, members, model, areas, newcomer }
+        let has_journal = superblocks.iter().all(|own| own.journal_area().is_some());
+        Self { geometry, consistency, integrity, has_journal, members, model, areas, newcomer }
     }
 
     /// What [states](super::states) are told apart by: how far what a member holds is from this.
@@ -193,7 +206,8 @@ impl Shape {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.level(), self.mode())?;
-        if self.integrity == Integrity::Crc32 { write!(f, "/crc32") } else { Ok(()) }
+        f.write_str(if self.integrity == Integrity::Crc32 { "/crc32" } else { "" })?;
+        f.write_str(if self.has_journal { "/journal" } else { "" })
     }
 }
 

@@ -208,7 +208,6 @@ const CHANGES: usize = 2;
 /// Far from a fraction of any of the counts, and prime.
 const STRIDE: usize = 982_451_653;
 
-const CACHES: [Cache; 3] = [Cache::None, Cache::Through, Cache::Back];
 const ORDERS: [Order; 2] = [Order::Fifo, Order::Lifo];
 const PRELUDES: [u64; 2] = [0, 4];
 const BETWEEN: [Between; 4] = [Between::Beside, Between::Wait, Between::Flush, Between::FlushBeside];
@@ -222,8 +221,8 @@ impl<'a> Workloads<'a> {
     /// The workloads of the shapes that are wanted.
     #[must_use]
     pub fn new(shapes: &'a [Shape], is_wanted: impl Fn(&Shape) -> bool) -> Self {
-        let bases = CACHES.len() * ORDERS.len() * PRELUDES.len() * AFTERS.len();
         let count = |shape: &Shape, family: usize| {
+            let bases = caches(shape).len() * ORDERS.len() * PRELUDES.len() * AFTERS.len();
             let (sets, ops) = (tolerated(&shape.geometry, MemberSet::EMPTY).len(), ops(shape).len());
             let count = match family {
                 PAIRS => bases * sets * BETWEEN.len() * ops * ops,
@@ -294,7 +293,7 @@ impl<'a> Workloads<'a> {
             rest /= base;
             digit
         };
-        let choices = ops(&self.shapes[shape]);
+        let (choices, caches) = (ops(&self.shapes[shape]), caches(&self.shapes[shape]));
         let (missing, change) = if family == CHANGES {
             let changes = changes(&self.shapes[shape]);
             let (missing, change) = changes[digit(changes.len())];
@@ -307,7 +306,7 @@ impl<'a> Workloads<'a> {
         Some(Workload {
             shape,
             missing,
-            cache: CACHES[digit(CACHES.len())],
+            cache: caches[digit(caches.len())],
             order: ORDERS[digit(ORDERS.len())],
             prelude: PRELUDES[digit(PRELUDES.len())],
             after: AFTERS[digit(AFTERS.len())],
@@ -335,6 +334,11 @@ fn changes(shape: &Shape) -> Vec<(MemberSet, Change)> {
         }
     }
     changes
+}
+
+/// The journal has what a cache holds back.
+fn caches(shape: &Shape) -> &'static [Cache] {
+    if shape.has_journal { &[Cache::Back] } else { &[Cache::None, Cache::Through, Cache::Back] }
 }
 
 fn ops(shape: &Shape) -> Vec<Op> {

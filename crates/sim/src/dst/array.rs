@@ -16,7 +16,7 @@ use uraid_io::format::superblock::{Consistency, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::Course;
-use uraid_layout::{DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Sectors, StripeId};
+use uraid_layout::{DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
 
 use super::audit::{Audit, tolerated};
 use super::blank;
@@ -265,8 +265,9 @@ impl Array {
         let superblocks = &self.scenario.superblocks;
         let (members, parts) = (disk.members(), parts(engine.geometry(), &engine.superblock()));
         let is_mirror = parts.iter().any(|(geometry, _)| geometry.spec().level.is_mirrored());
-        // Of copies one is read.
+        // Of copies one is read, and what came from the journal was in memory.
         if !is_mirror
+            && engine.dirty().is_empty()
             && disk.lied().union(disk.struck()).is_empty()
             && let Some(doubts) = Doubts::new(&parts, superblocks, &members, &lists(&engine))
             && let Some(lba) = doubts.unhealed(lost)
@@ -349,8 +350,10 @@ impl Array {
         let truth = engine.superblock().clone();
         let sets = survived(&self.shapes(), lost(engine));
         let parts = parts(&self.scenario.geometry, &truth);
+        let dirty = engine.dirty();
         parts.iter().try_for_each(|(geometry, content)| {
-            self.look_at(geometry, content.clone(), &members, (&truth, &lists, &sets), seen)
+            let said = Said { truth: &truth, lists: &lists, sets: &sets, dirty: &dirty };
+            self.look_at(geometry, content.clone(), &members, &said, seen)
         })
     }
 
@@ -360,7 +363,7 @@ impl Array {
         geometry: &Geometry,
         content: Range<u64>,
         members: &Members,
-        (truth, lists, sets): (&Superblock, &[BadBlocks], &[MemberSet]),
+        &Said { truth, lists, sets, dirty }: &Said<'_>,
         seen: &Seen,
     ) -> Result<(), Finding> {
         let superblocks = &self.scenario.superblocks;
@@ -393,7 +396,10 @@ impl Array {
             for (lba, bytes) in pieces.filter_map(|piece| Some((piece.lba, piece.bytes.as_ref()?))) {
                 // The last piece of what is kept may be longer than that.
                 let left = usize::try_from(Sectors(content.end - lba.0).bytes().0).expect("a simulated array is small");
-                let bytes = &bytes[..left.min(bytes.len())];
+                let mut bytes = bytes[..left.min(bytes.len())].to_vec();
+                // What the journal had is the array's, though no member has it in place.
+                dirty.iter().for_each(|(at, newer)| put_over(&mut bytes, lba, *at, newer));
+                let bytes = &bytes[..];
                 let held = if is_settled { self.model.observe(lba, bytes) } else { self.model.check_left(lba, bytes) };
                 held.map_err(|wrong| Finding::WrongContent { lost, wrong })?;
                 if !seen.is_empty() && !is_as_seen(seen, lba, bytes) {
@@ -445,4 +451,25 @@ fn is_as_seen(seen: &Seen, lba: Lba, bytes: &[u8]) -> bool {
         let at = usize::try_from(lba - first.0).map_or(usize::MAX, |index| index.saturating_mul(512));
         buf.as_ref().get(at..at.saturating_add(512)).is_none_or(|before| before == sector)
     })
+}
+
+/// What an engine says of its array, which is held against the members.
+struct Said<'a> {
+    truth: &'a Superblock,
+    lists: &'a [BadBlocks],
+    /// Whose loss the array survives.
+    sets: &'a [MemberSet],
+    /// What only the journal has.
+    dirty: &'a [(Lba, Vec<u8>)],
+}
+
+/// Puts what is `newer`, from `at` on, over bytes from `lba` on.
+fn put_over(bytes: &mut [u8], lba: Lba, at: Lba, newer: &[u8]) {
+    let sectors = |bytes: &[u8]| bytes.len() as u64 / SECTOR_BYTES;
+    let (start, end) = (lba.0.max(at.0), (lba.0 + sectors(bytes)).min(at.0 + sectors(newer)));
+    if start < end {
+        let size =
+            |from: u64, to: u64| usize::try_from((to - from) * SECTOR_BYTES).expect("a simulated array is small");
+        bytes[size(lba.0, start)..size(lba.0, end)].copy_from_slice(&newer[size(at.0, start)..size(at.0, end)]);
+    }
 }

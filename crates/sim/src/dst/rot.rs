@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use uraid_io::format::log::record::{Header, LogSequence, decode, may_begin};
+use uraid_io::format::log::record::{LogSequence, decode, may_begin};
 use uraid_io::format::superblock::{Area, Consistency, SUPERBLOCK_BYTES, Superblock, positions};
 use uraid_io::format::{BLOCK, BLOCK_BYTES};
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
@@ -90,7 +90,8 @@ pub(super) fn rot_heads(
     Ok(rotten)
 }
 
-/// Damages the log of one of the members that an array is opened with, anywhere but in the newest record: which member.
+/// Damages the log or the journal of one of the members that an array is opened with, anywhere but in the newest record
+/// of either: which member.
 pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> Option<MemberIndex> {
     let truth = &found.verdict.superblock;
     if truth.consistency != Consistency::Log {
@@ -103,23 +104,24 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     let accepted: Vec<&Superblock> =
         found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock).collect();
     let mut held = BTreeMap::new();
-    let mut newest = LogSequence(0);
+    let mut newest = [LogSequence(0); 2];
     for own in &accepted {
         let records = records(found.members.get(own.slot)?, own, truth);
-        for (header, _) in &records {
-            newest = header.sequence.max(newest);
+        for InLog { sequence, lane, .. } in &records {
+            newest[*lane] = (*sequence).max(newest[*lane]);
         }
         held.insert(own.slot, records);
     }
     let own = (*random.pick(&accepted)).clone();
-    let (latest, older): (Vec<_>, Vec<_>) = held[&own.slot].iter().partition(|(header, _)| header.sequence == newest);
+    let is_newest = |record: &&InLog| record.sequence == newest[record.lane];
+    let (latest, older): (Vec<_>, Vec<_>) = held[&own.slot].iter().partition(is_newest);
     let log = own.areas.log;
     let mut at = random.below(log.size.0);
     if !older.is_empty() && random.chance(3, 4) {
-        let range = &random.pick(&older).1;
+        let range = &random.pick(&older).range;
         at = random.within(range.start, range.end - 1);
     }
-    if latest.iter().any(|(_, range)| range.contains(&at)) {
+    if latest.iter().any(|record| record.range.contains(&at)) {
         return None;
     }
     // Without the only member that is up to date there is nobody to open the array with, or those who don't know that
@@ -135,17 +137,33 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     Some(own.slot)
 }
 
-/// The records of the array's present run that a member has, and the bytes of the log that each is.
-fn records(member: &Member, own: &Superblock, truth: &Superblock) -> Vec<(Header, Range<u64>)> {
-    let mut ring = vec![0; usize::try_from(own.areas.log.size.0).expect("a small log")];
-    member.read(own.areas.log.offset, &mut ring);
-    let found = (0..ring.len()).step_by(BLOCK_BYTES).filter_map(|at| {
-        let rest = &ring[at..];
-        let (header, content) = may_begin(rest, truth.generation).then(|| decode(rest).ok())??;
-        let range = at as u64..(at + content.end) as u64;
-        (header.slot == own.slot && header.position.0 == at as u64).then_some((header, range))
-    });
-    found.collect()
+/// A record of the array's present run.
+struct InLog {
+    sequence: LogSequence,
+    /// Of the log, or of the journal of pages.
+    lane: usize,
+    /// The bytes of the log's area that it is.
+    range: Range<u64>,
+}
+
+/// The records that a member has.
+fn records(member: &Member, own: &Superblock, truth: &Superblock) -> Vec<InLog> {
+    let lanes = [(Some(own.ring()), truth.generation), (own.journal_area(), truth.journal)];
+    let mut found = Vec::new();
+    for (lane, (area, generation)) in lanes.into_iter().enumerate() {
+        let Some(area) = area else { continue };
+        let mut ring = vec![0; usize::try_from(area.size.0).expect("a small log")];
+        member.read(area.offset, &mut ring);
+        let start = area.offset.0 - own.areas.log.offset.0;
+        found.extend((0..ring.len()).step_by(BLOCK_BYTES).filter_map(|at| {
+            let rest = &ring[at..];
+            let (header, content) = may_begin(rest, generation).then(|| decode(rest).ok())??;
+            let range = start + at as u64..start + (at + content.end) as u64;
+            let is_its = header.slot == own.slot && header.position.0 == at as u64;
+            is_its.then_some(InLog { sequence: header.sequence, lane, range })
+        }));
+    }
+    found
 }
 
 /// The copy of a superblock that is at a place.

@@ -364,6 +364,9 @@ impl<'a> Session<'a> {
             Ok(buf) => buf,
             Err(error) => {
                 self.trace.note(format_args!("command {token} failed: {error}"));
+                if let (EngineError::Journaled { .. }, Submitted::Close { begun }) = (&error, &submitted) {
+                    self.model.flushed(*begun);
+                }
                 self.excuse(token, &submitted, &error)?;
                 return Ok(match submitted {
                     Submitted::Change(change) => Some(Answer { change, is_done: false }),
@@ -411,7 +414,11 @@ impl<'a> Session<'a> {
         // survives.
         let is_frozen = matches!(error, EngineError::Frozen) && is_too_much(failed.union(self.disk.lied()));
         let is_refused = matches!(submitted, Submitted::Change(change) if self.may_refuse(change, failed, error));
-        if is_too_much(failed) || is_frozen || is_refused {
+        // As a flush, where the journal is full of what can't be written out.
+        let is_durable = matches!(submitted, Submitted::Write { fua: true, .. });
+        let is_full =
+            is_durable && matches!(error, EngineError::NotDestaged { .. }) && self.engine.unwritten().is_some();
+        if is_too_much(failed) || is_frozen || is_refused || is_full {
             return Ok(());
         }
         let (parts, members, lists) = (self.parts(), self.disk.members(), lists(&self.engine));
@@ -452,6 +459,10 @@ impl<'a> Session<'a> {
                 if matches!(error, EngineError::Lingering { .. }) =>
             {
                 true
+            }
+            // The journal is full of what can't be written out, and may need who was there.
+            Change::Join { .. } if matches!(error, EngineError::NotDestaged { .. }) => {
+                self.engine.unwritten().is_some()
             }
             // It has failed, too, or was too late.
             Change::Join { slot, .. } => {

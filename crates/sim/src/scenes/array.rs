@@ -71,6 +71,7 @@ impl Array {
             consistency,
             integrity,
             generation: Uuid::nil(),
+            journal: Uuid::nil(),
             epoch: Epoch(1),
             revision: Revision(0),
             is_clean: true,

@@ -262,6 +262,7 @@ pub(super) fn begun(own: &Superblock, reshape: Reshape, slots: &[SlotEntry], gen
         reshape: Some(reshape),
         slots: slots.to_vec(),
         generation,
+        journal: generation,
         scrub: ScrubHistory { run: None, ..own.scrub },
         ..own.clone()
     }
@@ -362,6 +363,7 @@ pub(super) fn ended(own: &Superblock, shape: &Geometry, consistency: Consistency
         slots: own.slots[..shape.members()].to_vec(),
         consistency,
         generation,
+        journal: generation,
         ..own.clone()
     }
 }

@@ -1,6 +1,6 @@
 //! Closing the array: all is written out and durable, then the members are marked clean.
 
-use super::flush::{Covers, drain, durable};
+use super::flush::{Covers, drain, durable, flush};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::record::Record;
@@ -9,7 +9,7 @@ use crate::engine::record::Record;
 /// later write marks them dirty again.
 ///
 /// # Errors
-/// [`EngineError::Busy`] while writes are under way; as [`flush`](super::flush::flush).
+/// [`EngineError::Busy`] while writes are under way; [`EngineError::Journaled`]; as [`flush`].
 pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
     let (parts, members) = (&core.sides.below, &core.sides.below.members);
     loop {
@@ -22,8 +22,20 @@ pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
             break;
         }
     }
-    for parts in core.sides.all() {
-        drain(parts, true).await?;
+    for parts in core.sides.all().filter(|parts| !parts.members.is_read_only()) {
+        loop {
+            if let Err(error) = drain(parts, true).await {
+                return Err(kept(core, error).await);
+            }
+            // Something that was going into the journal is left out of a run.
+            let is_left = parts.writeback.cache().is_some_and(|cache| cache.is_dirty() || cache.journal().is_held());
+            if !is_left {
+                break;
+            }
+            if let Some(journal) = parts.journal.as_ref().filter(|journal| journal.is_busy.get()) {
+                journal.idle.wait(parts.tasks()).await;
+            }
+        }
     }
     loop {
         if let Some(sums) = &parts.sums {
@@ -40,6 +52,15 @@ pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
         if mark_clean(core).await? {
             return Ok(());
         }
+    }
+}
+
+/// Why an array can't be closed of which something can't be written out: it may be durable nevertheless.
+async fn kept(core: &Core, error: EngineError) -> EngineError {
+    let is_kept = core.sides.below.journal.is_some() && flush(&core.sides).await.is_ok();
+    match error {
+        EngineError::NotDestaged { unwritten } if is_kept => EngineError::Journaled { unwritten },
+        error => error,
     }
 }
 

@@ -1,5 +1,6 @@
-//! A flush: everything that was replied to before is written out, then made durable.
+//! A flush: everything that was replied to before is put into the journal or written out, then made durable.
 
+use super::journal;
 use crate::cache::Cache;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
@@ -19,8 +20,10 @@ pub(in crate::engine) enum Covers {
 /// # Errors
 /// [`EngineError::NotDestaged`]; [`EngineError::FlushFailed`]; [`EngineError::Frozen`].
 pub(in crate::engine) async fn flush(sides: &Sides) -> Result<(), EngineError> {
-    for parts in sides.all() {
-        drain(parts, false).await?;
+    for parts in sides.all().filter(|parts| !parts.members.is_read_only()) {
+        if !journal::flush(parts).await? {
+            drain(parts, false).await?;
+        }
     }
     durable(&sides.below, Covers::Replied).await
 }

@@ -52,7 +52,8 @@ pub(in crate::engine) async fn make(
 /// A client's write: what of it is blank is made first.
 pub(in crate::engine) async fn write(sides: &Sides, space: &mut Workspace, request: Request) {
     let made = match request.goal {
-        Goal::Write => make(&sides.below, space, request.range.clone()).await,
+        // What the cache has taken in was made before.
+        Goal::Write if !request.range.is_empty() => make(&sides.below, space, request.range.clone()).await,
         // Zeros are there already.
         _ => Ok(()),
     };

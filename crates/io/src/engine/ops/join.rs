@@ -13,12 +13,14 @@
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::calm::calm;
+use super::handover;
 use crate::buf::Buf;
 use crate::engine::change::{Change, Joining};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::members::Twin;
 use crate::engine::record::Record;
+use crate::engine::transfer::Workspace;
 use crate::format::Epoch;
 use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
 
@@ -26,13 +28,21 @@ use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
 ///
 /// # Errors
 /// [`EngineError::JoinFailed`]; [`EngineError::Lingering`]; [`EngineError::Frozen`].
-pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(), EngineError> {
+pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change: Change) -> Result<(), EngineError> {
     let members = &core.sides.below.members;
     let leaving = match &change {
         Change::Replace(joining) => Some(joining.superblock.slot),
         Change::Switch { slot } => Some(*slot),
         Change::Join(_) | Change::Promote(_) => None,
     };
+    calm(core, leaving).await?;
+    match &change {
+        Change::Join(joining) | Change::Promote(joining) => {
+            handover::leave(&core.sides.below, space, joining.superblock.slot).await?;
+        }
+        Change::Switch { .. } => handover::empty(&core.sides.below, space).await?,
+        Change::Replace(_) => {}
+    }
     calm(core, leaving).await?;
     let slot = match change {
         Change::Join(joining) => {
@@ -93,6 +103,9 @@ fn renew_member(core: &Core, slot: MemberIndex) {
         let restarted = log.restart(record.superblocks(), members.geometries());
         restarted.expect("every log has room: that was checked when it was asked for");
         let _ = parts.writeback.with(|cache| cache.limit_runs(log.stripes_max()));
+    }
+    if let (Some(journal), Some(own)) = (&parts.journal, record.superblocks().nth(slot.index()).flatten()) {
+        journal.replace(own);
     }
     if let (Some(sums), Some(own)) = (&parts.sums, record.superblocks().nth(slot.index()).flatten()) {
         sums.replace(own);

@@ -2,14 +2,16 @@
 //!
 //! With write-back most writes never come here: the cache takes them, and [`destage`](super::destage) writes them out.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use uraid_layout::{Lba, Sectors};
 
-use super::flush;
 use super::held::{self, Held};
+use super::{flush, journal};
 use crate::buf::Buf;
 use crate::engine::error::EngineError;
+use crate::engine::journal::Journal;
 use crate::engine::parts::Parts;
 use crate::engine::replies::{Answerable, Ticket};
 use crate::engine::sides::Sides;
@@ -25,6 +27,9 @@ pub(in crate::engine) struct Request {
     pub(in crate::engine) start: Lba,
     /// What of it is to be written.
     pub(in crate::engine) range: Range<Lba>,
+    /// How long the command is. Some of it is in the cache, and to be durable there.
+    pub(in crate::engine) len: Sectors,
+    pub(in crate::engine) is_cached: bool,
     pub(in crate::engine) buf: Option<Buf>,
     /// Reply when it is durable.
     pub(in crate::engine) fua: bool,
@@ -33,7 +38,9 @@ pub(in crate::engine) struct Request {
 impl Request {
     /// Zeros.
     pub(in crate::engine) fn zeroes(ticket: Ticket, range: Range<Lba>, may_punch: bool, fua: bool) -> Self {
-        Self { ticket, goal: Goal::Zero { may_punch }, start: range.start, range, buf: None, fua }
+        let goal = Goal::Zero { may_punch };
+        let len = Sectors(range.end.0 - range.start.0);
+        Self { ticket, goal, start: range.start, range, len, is_cached: false, buf: None, fua }
     }
 }
 
@@ -61,10 +68,33 @@ async fn write_all<'a>(
     for (parts, range) in sides.split(request.range.clone()) {
         write_parts(parts, space, &mut request, range, answerable).await?;
     }
+    if request.fua && request.is_cached {
+        keep(&sides.below, &request).await?;
+    }
     if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
         flush::durable(&sides.below, flush::Covers::Replied).await?;
     }
     Ok(())
+}
+
+/// Makes what the cache has of a request durable.
+async fn keep(parts: &Parts, request: &Request) -> Result<(), EngineError> {
+    // A change of members that waits for this holds everything else back.
+    let _awaiting = parts.journal.as_ref().map(Journal::begin_awaiting);
+    let mark = parts.writeback.cache().map(|cache| cache.journal().mark());
+    if journal::flush(parts).await? {
+        return Ok(());
+    }
+    let _pressing = parts.journal.as_ref().map(|journal| journal.begin_pressing(&parts.writeback));
+    let drained = flush::drain(parts, false).await;
+    let cache = parts.writeback.cache();
+    let is_left =
+        cache.zip(mark).is_some_and(|(cache, mark)| cache.journal().is_left_at(mark, request.start, request.len));
+    match drained {
+        // What can't be written out is somebody else's.
+        Err(EngineError::NotDestaged { .. }) if !is_left => Ok(()),
+        drained => drained,
+    }
 }
 
 /// Writes a range of a request, whose memory comes back for the rest.
@@ -75,10 +105,11 @@ async fn write_parts<'a>(
     range: Range<Lba>,
     answerable: &mut Option<Answerable<'a>>,
 ) -> Result<(), EngineError> {
-    let Request { ticket, goal, start, fua, range: ref whole, ref mut buf } = *request;
+    let Request { ticket, goal, start, fua, is_cached, range: ref whole, ref mut buf, .. } = *request;
     let size = Sectors(whole.end.0 - start.0).bytes();
     let mut transfer = Transfer::new(parts, space, goal, buf.take());
     let (mut at, mut is_by_sums) = (range.start, false);
+    let has_cached = Cell::new(is_cached);
     while at < range.end {
         let (is_blank, end) = parts.blanks.run(parts.geometry(), at, range.end);
         if is_blank && !planted!(BlankWritten) {
@@ -86,14 +117,15 @@ async fn write_parts<'a>(
             at = end;
             continue;
         }
-        write_run(&mut transfer, start, at..end, |transfer| {
+        write_run(&mut transfer, start, at..end, &has_cached, |transfer| {
             // A command is answered when the log has the last of it: the content of that, and for a durable one of all.
             // With write-back sums are enough, as for any write that is in memory only.
             let is_last = transfer.at.0 + transfer.len.0 == whole.end.0;
             let takes_sums = writing::takes_sums(transfer);
             is_by_sums |= takes_sums;
             let is_early = parts.writeback.is_on() && !fua;
-            let is_there = is_early || !(takes_sums || fua && is_by_sums) || planted!(SumsAnswered);
+            let is_there =
+                is_early || !(takes_sums || fua && (is_by_sums || has_cached.get())) || planted!(SumsAnswered);
             if is_last && parts.counts_logged() && is_there {
                 *answerable = Some(parts.replies.promise(ticket, size, fua));
             }
@@ -102,6 +134,7 @@ async fn write_parts<'a>(
         at = end;
     }
     *buf = transfer.content.request.take();
+    request.is_cached = has_cached.get();
     Ok(())
 }
 
@@ -116,27 +149,68 @@ pub(in crate::engine) async fn write_range(
     range: Range<Lba>,
 ) -> Result<(), EngineError> {
     let mut transfer = Transfer::new(parts, space, goal, None);
-    write_run(&mut transfer, range.start, range, |_| ()).await
+    write_run(&mut transfer, range.start, range, &Cell::new(false), |_| ()).await
 }
 
 /// Writes sectors part by part; the command's memory counts from `start`. `obtained` is called for each part when
-/// everything is there that it takes.
+/// everything is there that it takes. Parts of which the journal has something go into the cache if they can.
 async fn write_run<'a>(
     transfer: &mut Transfer<'a>,
     start: Lba,
     range: Range<Lba>,
+    has_cached: &Cell<bool>,
     mut obtained: impl FnMut(&Transfer<'a>),
 ) -> Result<(), EngineError> {
     let mut at = range.start;
     while at < range.end {
         transfer.begin(at, part_len(transfer.parts, at, range.end), Sectors(at.0 - start.0));
-        let mut held = held::take(transfer).await?;
+        let Some(mut held) = take(transfer).await? else {
+            has_cached.set(true);
+            at.0 += transfer.len.0;
+            continue;
+        };
         let result = change(transfer, &mut held, &mut obtained).await;
         held::release(transfer, held, result.as_ref().err());
         result?;
         at.0 += transfer.len.0;
     }
     Ok(())
+}
+
+/// Takes the stripes of a part, which is to be written without the cache. None: the cache has taken it in, or a shorter
+/// one, as what the journal has of it would come back after a stop.
+async fn take<'a>(transfer: &mut Transfer<'a>) -> Result<Option<Held<'a>>, EngineError> {
+    let parts = transfer.parts;
+    if journal::is_live(parts, transfer.at, transfer.len) && take_in(transfer, false) {
+        return Ok(None);
+    }
+    loop {
+        match held::take_over(transfer).await {
+            Err(EngineError::NotDestaged { .. }) => {}
+            held => return held.map(Some),
+        }
+        // What can't be written out is replaced where it is.
+        let Transfer { at, len, .. } = *transfer;
+        let (len, is_live) = parts.writeback.with(|cache| cache.journal().live_run(at, len)).expect("it has the rest");
+        transfer.begin(at, len, transfer.content.base);
+        if is_live && take_in(transfer, true) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Has the cache take a part in. False: there is no room, and it need not.
+fn take_in(transfer: &Transfer<'_>, must: bool) -> bool {
+    let Transfer { parts, goal, at, len, content, .. } = transfer;
+    let taken = parts.writeback.with(|cache| match (goal, &content.request) {
+        (Goal::Write, Some(buf)) => {
+            let byte = |sectors: Sectors| usize::try_from(sectors.bytes().0).expect("a buffer fits the address space");
+            let from = byte(content.base);
+            cache.take_in(*at, buf, from..from + byte(*len), must)
+        }
+        _ => cache.take_in_zeros(*at, *len, content.zeroes, must),
+    });
+    taken.unwrap_or(false)
 }
 
 /// Plans a change of parity stripes, reads and computes what the plan needs, has the log keep what is to be written,

@@ -9,6 +9,7 @@ use crate::disk::OpKind;
 use crate::engine::error::EngineError;
 use crate::engine::log::{Logged, Piece};
 use crate::engine::operations::{Call, Purpose};
+use crate::engine::ops::journal;
 use crate::engine::parts::Parts;
 use crate::format::badblocks::Lack;
 use crate::format::log::record::Kind;
@@ -58,6 +59,7 @@ pub(in crate::engine) async fn log<'a>(transfer: &mut Transfer<'a>) -> Result<Op
     let note_committed = |transfer: &mut Transfer<'_>| {
         let _ = parts.writeback.with(|cache| cache.committed(transfer.content.cached));
         parts.writeback.wake_drained();
+        journal::settle(parts);
     };
     if planted!(FlushBeforeCommit) {
         note_committed(transfer);
@@ -96,7 +98,9 @@ pub(in crate::engine) fn takes_sums(transfer: &Transfer<'_>) -> bool {
     let is_plain = sums.is_none() && bad.is_empty() && members.between().is_none();
     let has_all = members.missing().is_empty() && members.rebuilding().is_empty() || planted!(SumsWhileDegraded);
     let is_on = log.as_ref().is_some_and(|log| log.takes_sums());
-    is_on && (is_whole || planted!(SumsOfPart)) && is_written && has_parity && is_plain && has_all
+    // What the journal keeps has to be in the log before it is let go.
+    let is_held = content.cached.has_held();
+    is_on && !is_held && (is_whole || planted!(SumsOfPart)) && is_written && has_parity && is_plain && has_all
 }
 
 /// Appends the plan's writes as pieces for the log: their content, or sums of it.

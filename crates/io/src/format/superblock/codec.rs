@@ -25,8 +25,9 @@ mod feature {
     pub(super) const BLANK: u64 = 64;
     pub(super) const RESHAPE: u64 = 128;
     pub(super) const LOG_SUMS: u64 = 256;
+    pub(super) const LOG_PAGES: u64 = 512;
     pub(super) const KNOWN: u64 =
-        BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE | LOG_SUMS;
+        BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE | LOG_SUMS | LOG_PAGES;
 }
 
 const FLAG_CLEAN: u8 = 1;
@@ -82,6 +83,7 @@ mod at {
     pub(super) const IS_BACK: usize = 384;
     pub(super) const BEFORE: usize = 385;
     pub(super) const SAVE: usize = 392;
+    pub(super) const JOURNAL: usize = 400;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -113,6 +115,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::FLAGS, &[flags(superblock)]);
     put(at::SECTOR_SIZE, &[sector_code(superblock.sector_size)]);
     put(at::GENERATION, superblock.generation.as_bytes());
+    put(at::JOURNAL, superblock.journal.as_bytes());
     put(at::CHUNK, &chunk_bytes(spec.chunk));
     put(at::USED, &spec.member_size.0.to_le_bytes());
     let areas = &superblock.areas;
@@ -197,9 +200,10 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
     if features & feature::BAD_BLOCKS == 0 {
         return Err(SuperblockError::Field { field: "list of features, which lacks bad blocks," });
     }
-    // Their logs had other records.
-    if (features & feature::LOG != 0) != (features & feature::LOG_SUMS != 0) {
-        return Err(SuperblockError::Field { field: "list of features, which has a log without sums, or sums alone," });
+    // Their logs had other records, and no journal beside them.
+    let log = feature::LOG | feature::LOG_SUMS | feature::LOG_PAGES;
+    if ![0, log].contains(&(features & log)) {
+        return Err(SuperblockError::Field { field: "list of features, which has a part of what a log takes," });
     }
     if array_at(bytes, at::ZERO) != [0; 2] {
         return Err(SuperblockError::Field { field: "bytes 142 and 143" });
@@ -232,6 +236,7 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         consistency: consistency(features)?,
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
+        journal: uuid_at(bytes, at::JOURNAL),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
         initialising: (features & feature::INITIALISING != 0).then(|| allocation(bytes[at::FLAGS])),
         blank: (features & feature::BLANK != 0).then(|| Blank {
@@ -299,7 +304,7 @@ fn features(superblock: &Superblock) -> u64 {
     let consistency = match superblock.consistency {
         Consistency::None => 0,
         Consistency::Bitmap => feature::BITMAP,
-        Consistency::Log => feature::LOG | feature::LOG_SUMS,
+        Consistency::Log => feature::LOG | feature::LOG_SUMS | feature::LOG_PAGES,
     };
     let integrity = match superblock.integrity {
         Integrity::None => 0,

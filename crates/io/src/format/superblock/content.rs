@@ -1,7 +1,7 @@
 //! What a superblock says, and when that makes sense.
 
 use uraid_layout::reshape::Course;
-use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, Sectors, Spec, StripeId};
+use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
 use super::areas::{Area, Areas, positions};
@@ -11,6 +11,9 @@ use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR
 use crate::format::BLOCK;
 use crate::format::bitmap::{Regions, Seal};
 use crate::format::units::{Epoch, UnixSeconds};
+
+/// The smallest part of a journal.
+const JOURNAL_BYTES_MIN: Bytes = Bytes(64 << 10);
 
 /// The highest epoch and revision, so that the next one always fits.
 const COUNT_MAX: u64 = u64::MAX / 2;
@@ -43,6 +46,8 @@ pub struct Superblock {
     /// Which run of the log counts: a record of the log belongs to the array's state when it carries this. No client
     /// can guess it, so no content that looks like a record is taken for one.
     pub generation: Uuid,
+    /// The same of the journal of pages, which goes on over an unclean stop for as long as it has any.
+    pub journal: Uuid,
     /// In which round this was recorded.
     pub epoch: Epoch,
     /// Which version of this member's superblock this is.
@@ -199,6 +204,7 @@ impl Superblock {
             consistency: Consistency::None,
             integrity: Integrity::None,
             generation: Uuid::nil(),
+            journal: Uuid::nil(),
             epoch: Epoch(1),
             revision: Revision(0),
             is_clean: true,
@@ -271,11 +277,29 @@ impl Superblock {
         }
     }
 
-    /// Where the log's ring is: in all of its area, or in the first half while the array is being reshaped.
+    /// Where the log's ring is: in all of its area, or in the first half where the rest is for something else, the
+    /// journal of pages or what a reshape saves.
     #[must_use]
     pub fn ring(&self) -> Area {
         let Area { offset, size } = self.areas.log;
-        if self.reshape.is_none() { self.areas.log } else { Area { offset, size: half(size) } }
+        let is_shared = self.reshape.is_some() || self.journal_area().is_some();
+        if is_shared { Area { offset, size: half(size) } } else { self.areas.log }
+    }
+
+    /// Where this member's part of the journal of pages is, of an array that has parity and a log: in the second half
+    /// of the log's area, where the first half is enough for the log. None while the array is being reshaped.
+    #[must_use]
+    pub fn journal_area(&self) -> Option<Area> {
+        let rows = match self.spec.level {
+            Level::Raid5 { .. } => 1,
+            Level::Rm2 { height, .. } => u64::from(height),
+            Level::Raid0 | Level::Raid1 | Level::Raid10 { .. } => return None,
+        };
+        let Area { offset, size } = self.areas.log;
+        let enough = Areas::log_min(Bytes(self.spec.chunk.0 * rows)).max(JOURNAL_BYTES_MIN);
+        let has_room = self.consistency == Consistency::Log && half(size) >= enough;
+        let area = Area { offset: Bytes(offset.0 + half(size).0), size: Bytes(size.0 - half(size).0) };
+        (has_room && self.reshape.is_none()).then_some(area)
     }
 
     /// Where an array that is being reshaped saves content: the rest of that area.

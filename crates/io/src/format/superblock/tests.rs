@@ -14,7 +14,7 @@ fn uuid(byte: u8) -> Uuid {
 
 /// Member 1 of a RAID 5 of three 16 MiB members.
 pub(crate) fn sample() -> Superblock {
-    let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::None).unwrap();
+    let areas = Areas::new(Bytes(16 * MIB), Bytes(MIB / 2), Integrity::None).unwrap();
     let entry = |byte, state, since| SlotEntry { member: uuid(byte), state, since: Epoch(since) };
     Superblock {
         array: uuid(0xa0),
@@ -32,6 +32,7 @@ pub(crate) fn sample() -> Superblock {
         consistency: Consistency::Log,
         integrity: Integrity::None,
         generation: uuid(0xc0),
+        journal: uuid(0xd0),
         epoch: Epoch(5),
         revision: Revision(8),
         is_clean: true,
@@ -61,8 +62,8 @@ pub(crate) fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x89, 0xbf, 0x4f, 0xbc,   1, 0, 0, 0,
-        34, 1, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,          // incompatible features: log with sums, bad blocks
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x96, 0x2d, 0x1e, 0x26,   1, 0, 0, 0,
+        34, 3, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,   // log, its sums and pages, bad blocks
     ];
     bytes.extend([0xa0; 16]);
     bytes.extend(b"tank");
@@ -94,6 +95,8 @@ fn sample_head() -> Vec<u8> {
         0x00, 0x00, 0x04, 0x00, 0, 0, 0, 0,         // bad blocks from 256 KiB
         0x00, 0x00, 0x04, 0x00, 0, 0, 0, 0,         // 256 KiB
     ]);
+    bytes.resize(400, 0);
+    bytes.extend([0xd0; 16]);
     bytes
 }
 
@@ -171,8 +174,8 @@ fn what_a_program_must_know_of_is_an_incompatible_feature() {
     for (consistency, integrity, bytes) in [
         (Consistency::None, Integrity::None, [32, 0]),
         (Consistency::Bitmap, Integrity::None, [33, 0]),
-        (Consistency::Log, Integrity::None, [34, 1]),
-        (Consistency::Log, Integrity::Crc32, [38, 1]),
+        (Consistency::Log, Integrity::None, [34, 3]),
+        (Consistency::Log, Integrity::Crc32, [38, 3]),
     ] {
         let [low, high] = bytes;
         let superblock = Superblock { consistency, integrity, areas, spec, ..sample() };
@@ -341,7 +344,7 @@ fn what_is_wrong_is_told_apart() {
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
     assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
-    assert_eq!(changed(16, &[34, 3]), Err(SuperblockError::UnknownFeatures { flags: 512 }));
+    assert_eq!(changed(16, &[34, 7]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
@@ -355,8 +358,10 @@ fn what_is_wrong_is_told_apart() {
         (138, &[6], "level"),
         (139, &[4], "level"),
         (16, &[2], "list of features, which lacks bad blocks,"),
-        (17, &[0], "list of features, which has a log without sums, or sums alone,"),
-        (16, &[32], "list of features, which has a log without sums, or sums alone,"),
+        (17, &[0], "list of features, which has a part of what a log takes,"),
+        (17, &[1], "list of features, which has a part of what a log takes,"),
+        (17, &[2], "list of features, which has a part of what a log takes,"),
+        (16, &[32], "list of features, which has a part of what a log takes,"),
         (16, &[35], "features: a bitmap and a log"),
         (16, &[36, 0], "integrity without a log"),
         (16, &[37, 0], "integrity without a log"),
@@ -415,10 +420,10 @@ fn a_log_and_checksums_have_the_room_they_need() {
 fn areas_have_room_for_everything_on_every_size() {
     for (member_size, head, log) in [
         (4 * MIB, MIB, MIB / 2),
-        (16 * MIB, MIB, MIB / 2),
-        (64 * MIB + 512, 2 * MIB, MIB + MIB / 2),
-        (1 << 30, 17 * MIB, 16 * MIB + MIB / 2),
-        (1 << 40, 65 * MIB, 64 * MIB + MIB / 2),
+        (16 * MIB, 2 * MIB, MIB + MIB / 2),
+        (64 * MIB + 512, 5 * MIB, 4 * MIB + MIB / 2),
+        (1 << 30, 65 * MIB, 64 * MIB + MIB / 2),
+        (1 << 40, 129 * MIB, 128 * MIB + MIB / 2),
     ] {
         let areas = Areas::new(Bytes(member_size), Areas::default_log(Bytes(member_size)), Integrity::None).unwrap();
         assert_eq!((areas.data.offset, areas.log.size), (Bytes(head), Bytes(log)), "{member_size}");

@@ -8,7 +8,7 @@ pub(crate) mod watch;
 use uraid_io::array::{Assembled, Candidate, judge, recover};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Disk, MemDisk, Order};
-use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Record, Reply};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError, MemberCounters, Record, Reply};
 use uraid_io::format::superblock::{self, Areas, Consistency, Integrity, Superblock, encode};
 use uraid_io::member::Access;
 use uraid_layout::stripe::Role;
@@ -44,11 +44,17 @@ pub(crate) struct Shape {
     pub(crate) chunks: u64,
     pub(crate) consistency: Consistency,
     pub(crate) integrity: Integrity,
+    /// What the log's area has, in bytes.
+    pub(crate) log: u64,
 }
 
 pub(crate) fn small(level: Level, members: u8) -> Shape {
-    Shape { level, members, chunk: CHUNK, chunks: 9, consistency: Consistency::None, integrity: Integrity::None }
+    let (consistency, integrity) = (Consistency::None, Integrity::None);
+    Shape { level, members, chunk: CHUNK, chunks: 9, consistency, integrity, log: LOG }
 }
+
+/// So little that its places are used again all the time, and too little for a journal of pages.
+const LOG: u64 = 64 << 10;
 
 pub(crate) const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 
@@ -100,11 +106,11 @@ impl Shape {
         Bytes((self.chunk * self.chunks + (3 << 20)).max(4 << 20))
     }
 
-    /// Where things are on a member; the log has little room, so that its places are used again all the time.
+    /// Where things are on a member.
     fn areas(&self) -> Areas {
         let size = self.member_bytes();
-        let mut areas = Areas::new(size, Areas::default_log(size), self.integrity).expect("large enough");
-        areas.log.size = Bytes(64 << 10);
+        let mut areas = Areas::new(size, Bytes(self.log), self.integrity).expect("large enough");
+        areas.log.size = Bytes(self.log);
         areas
     }
 
@@ -319,4 +325,19 @@ pub(crate) fn recovered(shape: &Shape, members: Vec<Option<Vec<u8>>>) -> Engine<
         Assembled::new(disk, &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(7)).expect("assembled");
     let assembled = recover(assembled, |_| ()).expect("recovered");
     assembled.into_engine().expect("an engine")
+}
+
+/// What `work` adds to all members' counters together.
+pub(crate) fn cost(engine: &mut TestEngine, work: impl FnOnce(&mut TestEngine)) -> MemberCounters {
+    let before = engine.counters().total();
+    work(engine);
+    let after = engine.counters().total();
+    MemberCounters {
+        reads: after.reads - before.reads,
+        writes: after.writes - before.writes,
+        flushes: after.flushes - before.flushes,
+        log_records: after.log_records - before.log_records,
+        log_bytes: after.log_bytes - before.log_bytes,
+        ..MemberCounters::default()
+    }
 }

@@ -1,0 +1,352 @@
+//! What a flush puts into the journal of pages, and what comes back of it after a stop.
+
+use std::ops::Range;
+
+use uraid_layout::{Bytes, Lba, Sectors, StripeId};
+
+use super::Mark;
+use super::destage::Policy;
+use super::journal::Journal;
+use super::page::{Layer, PAGE_BYTES, PAGE_SECTORS, bytes_of};
+use super::shape::Shape;
+use super::store::Store;
+use super::stripes::Slot;
+use crate::buf::{Buf, Lease};
+use crate::format::log::record::LogSequence;
+
+/// Below this it does not pay to look for pages that are not fresh any more.
+const FRESH_FEW: usize = 1024;
+
+/// What a flush is about.
+pub type FlushMark = (Mark, u64);
+
+/// What a flush is still to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushLeft {
+    /// Something is on its way to the members or to the journal.
+    Wait,
+    /// Something is to go into the journal.
+    Journal,
+    /// All that it is about is durable, or will be when the log and the members are.
+    Nothing,
+}
+
+/// What a flush does with a page that became fresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// Nothing: it is not fresh any more.
+    Gone,
+    /// It goes into the journal.
+    Journal,
+    /// It is about to be written.
+    Wait,
+}
+
+/// What the journal has of a cache's pages.
+#[derive(Debug)]
+pub struct View<'a> {
+    pub(super) store: &'a Store,
+    pub(super) policy: &'a Policy,
+    pub(super) journal: &'a Journal,
+}
+
+/// The same, to be changed.
+#[derive(Debug)]
+pub struct Edit<'a> {
+    pub(super) store: &'a mut Store,
+    pub(super) policy: &'a mut Policy,
+    pub(super) journal: &'a mut Journal,
+}
+
+impl View<'_> {
+    /// Whether flushes may put pages there.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.journal.is_on
+    }
+
+    /// Whether any page of a range is live.
+    #[must_use]
+    pub fn is_live(&self, lba: Lba, len: Sectors) -> bool {
+        self.journal.has_live() && self.pages_of(lba, len.0).any(|page| self.journal.is_live(page))
+    }
+
+    /// Whether the journal is held for any page of a range.
+    #[must_use]
+    pub fn is_held_within(&self, lba: Lba, len: Sectors) -> bool {
+        let is_held = |page: Lba| {
+            let Some((slot, place)) = self.find(page, &self.store.shape) else { return false };
+            let held = self.store.page(slot, place).map(|page| page.journaled).unwrap_or_default();
+            held.is_going || held.dirty.is_some() || held.flying.is_some()
+        };
+        self.pages_of(lba, len.0).any(is_held)
+    }
+
+    /// Whether some page of a range is as dirty as when a flush began, and not in the journal.
+    #[must_use]
+    pub fn is_left_at(&self, (_, count): FlushMark, lba: Lba, len: Sectors) -> bool {
+        let shape = self.store.shape;
+        let pages: Vec<Lba> = self.pages_of(lba, len.0).collect();
+        let mut before = self.journal.fresh.iter().take_while(|(number, _)| *number < count);
+        before.any(|(_, page)| pages.contains(page) && self.fate(*page, &shape) != Fate::Gone)
+    }
+
+    /// How many of these sectors are of pages that are all live, as the first is, or all not; and whether it is.
+    #[must_use]
+    pub fn live_run(&self, lba: Lba, len: Sectors) -> (Sectors, bool) {
+        let is_live = |page: &Lba| self.journal.is_live(*page);
+        let mut pages = self.pages_of(lba, len.0);
+        let first = pages.next().is_some_and(|page| is_live(&page));
+        let end = pages.find(|page| is_live(page) != first).map_or(lba.0 + len.0, |page| page.0);
+        (Sectors(end - lba.0), first)
+    }
+
+    /// Whether the journal is held for anything.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.journal.is_held()
+    }
+
+    /// Whether the journal has to have something of these parity stripes before they are destaged.
+    #[must_use]
+    pub fn is_fresh_over_live(&self, stripes: Range<u64>) -> bool {
+        self.journal.has_live()
+            && stripes.into_iter().any(|stripe| {
+                let Some(slot) = self.store.stripes.find(StripeId(stripe)) else { return false };
+                self.store.is_fresh_over_live(slot, self.journal)
+            })
+    }
+
+    /// What a flush that began at the mark is still to do.
+    #[must_use]
+    pub fn left(&self, (mark, count): FlushMark) -> FlushLeft {
+        let is_before = |number: u64| number < count;
+        let is_going = !planted!(FlushBeforeJournal) && self.journal.going.iter().any(|&(number, _)| is_before(number));
+        if is_going || self.policy.flies_before(mark) {
+            return FlushLeft::Wait;
+        }
+        let (mut left, shape) = (FlushLeft::Nothing, &self.store.shape);
+        for &(_, page) in self.journal.fresh.iter().take_while(|(number, _)| is_before(*number)) {
+            match self.fate(page, shape) {
+                Fate::Gone => {}
+                Fate::Journal => return FlushLeft::Journal,
+                Fate::Wait => left = FlushLeft::Wait,
+            }
+        }
+        left
+    }
+
+    /// What a flush that begins now is about: what is dirty, and fresh, by now.
+    #[must_use]
+    pub fn mark(&self) -> FlushMark {
+        (self.policy.mark(), self.journal.count)
+    }
+
+    /// How many pages may be fresh.
+    #[must_use]
+    pub fn fresh_count(&self) -> usize {
+        self.journal.fresh.len()
+    }
+
+    fn pages_of(&self, lba: Lba, len: u64) -> impl Iterator<Item = Lba> + use<> {
+        let first = lba.0 / PAGE_SECTORS * PAGE_SECTORS;
+        (first..lba.0 + len).step_by(usize::try_from(PAGE_SECTORS).expect("a small number")).map(Lba)
+    }
+
+    /// Where a page is that is in memory.
+    fn find(&self, page: Lba, shape: &Shape) -> Option<(Slot, u64)> {
+        let piece = shape.pieces(page, 1).next().expect("a page has a sector");
+        let slot = self.store.stripes.find(piece.stripe)?;
+        self.store.page(slot, piece.place).map(|_| (slot, piece.place))
+    }
+
+    /// What a flush does with a page that became fresh.
+    fn fate(&self, page: Lba, shape: &Shape) -> Fate {
+        let Some((slot, place)) = self.find(page, shape) else { return Fate::Gone };
+        let is_fresh = self.store.page(slot, place).is_some_and(|page| page.journaled.is_fresh);
+        if !is_fresh {
+            return Fate::Gone;
+        }
+        let stripe = self.store.stripes.at(slot);
+        if self.journal.is_live(page) {
+            return Fate::Journal;
+        }
+        let is_aside = stripe.is_stuck || stripe.alone.is_some() || stripe.left.is_some();
+        let is_whole = stripe.dirty == shape.sectors_of(stripe.id) && !is_aside;
+        if is_whole || self.journal.is_reserved(stripe.id.0) && !planted!(ReservedJournaled) {
+            Fate::Wait
+        } else {
+            Fate::Journal
+        }
+    }
+}
+
+impl Edit<'_> {
+    fn look(&self) -> View<'_> {
+        let Self { store, policy, journal } = self;
+        View { store, policy, journal }
+    }
+
+    /// From now on flushes may put pages into a journal.
+    pub fn turn_on(&mut self) {
+        self.journal.is_on = true;
+    }
+
+    /// Takes in what a record of the journal has of a range. Records come in their order, each before what
+    /// [`Self::note_record`] says of it.
+    ///
+    /// # Panics
+    /// When it is not whole sectors.
+    pub fn put(&mut self, lba: Lba, bytes: &[u8]) {
+        for piece in self.store.shape.pieces(lba, bytes.len() as u64 / 512) {
+            let slot = self.store.stripes.find_or_insert(piece.stripe);
+            let older = self.store.page(slot, piece.place).and_then(|page| page.dirty.as_ref());
+            let page = Buf::zeroed(Bytes(PAGE_BYTES as u64));
+            let layer = Layer::merge(older, &piece.sectors, &bytes[piece.bytes(0)], page);
+            let before = self.store.stripes.at(slot).dirty;
+            self.store.edit(slot, piece.place, |page| page.dirty = Some(layer));
+            let Store { stripes, shape, .. } = &mut self.store;
+            self.policy.touched(stripes, slot, before, shape);
+        }
+    }
+
+    /// Takes note that a record of the journal has these ranges, which were taken in.
+    pub fn note_record(&mut self, sequence: LogSequence, ranges: impl Iterator<Item = (Lba, Sectors)>) {
+        let Self { store, journal, .. } = self;
+        let mut pages = Vec::new();
+        for (lba, len) in ranges {
+            for piece in store.shape.pieces(lba, len.0) {
+                let page = store.shape.lba(piece.stripe, piece.place);
+                let Some(slot) = store.stripes.find(piece.stripe) else { continue };
+                if pages.contains(&page) || store.page(slot, piece.place).is_none() {
+                    continue;
+                }
+                pages.push(page);
+                journal.hold(sequence);
+                let older = store.look(slot, piece.place, |page| page.journaled.dirty.replace(sequence));
+                older.into_iter().for_each(|older| journal.let_go(older));
+            }
+        }
+        journal.note_record(sequence, pages);
+        journal.settle(sequence);
+    }
+
+    /// Has writes of live pages not be taken in: somebody waits until they are not live.
+    pub fn press(&mut self, is_pressed: bool) {
+        self.journal.is_pressed = is_pressed;
+    }
+
+    /// Keeps parity stripes that are about to be written without the cache out of the journal, until they were.
+    pub fn reserve(&mut self, stripes: Range<u64>) {
+        self.journal.reserve(stripes);
+    }
+
+    /// Ends that.
+    ///
+    /// # Panics
+    /// When they were not reserved.
+    pub fn unreserve(&mut self, stripes: &Range<u64>) {
+        self.journal.unreserve(stripes);
+    }
+
+    /// Makes fresh what is dirty and held by records up to this one; whether there is anything.
+    pub fn refresh(&mut self, upto: LogSequence) -> bool {
+        let Self { store, journal, .. } = self;
+        let mut has_any = false;
+        store.refresh(|lba, page| {
+            let held = page.journaled;
+            let is_due = held.dirty.is_some_and(|sequence| sequence <= upto) && !held.is_going;
+            has_any |= is_due;
+            if is_due && !held.is_fresh {
+                page.logged = page.dirty.as_ref().map(Layer::share);
+                page.journaled.is_fresh = true;
+                journal.note_fresh(lba);
+            }
+        });
+        has_any
+    }
+
+    /// Has up to so many fresh pages go into the journal, of live pages only or of all that are not about to be
+    /// written whole: appends their sectors to `going`.
+    pub fn take_fresh(&mut self, most: usize, only_live: bool, going: &mut Vec<(Lba, Lease)>) {
+        let mut left = Vec::new();
+        let shape = self.store.shape;
+        for (number, page) in std::mem::take(&mut self.journal.fresh) {
+            let fate = self.look().fate(page, &shape);
+            let is_wanted = fate == Fate::Journal && (!only_live || self.journal.is_live(page));
+            if fate == Fate::Gone {
+                continue;
+            }
+            if !is_wanted || self.journal.going.len() >= most {
+                left.push((number, page));
+                continue;
+            }
+            let (slot, place) = self.look().find(page, &shape).expect("a page with a fate is in memory");
+            self.store.look(slot, place, |held| {
+                (held.journaled.is_fresh, held.journaled.is_going) = (false, true);
+                let layer = held.dirty.as_ref().expect("what is fresh is dirty");
+                going.extend(layer.mask.runs().map(|run| (Lba(page.0 + run.start), layer.memory.part(bytes_of(&run)))));
+            });
+            self.journal.go(number, page);
+        }
+        self.journal.fresh = left;
+    }
+
+    /// Takes note that a record has what went into the journal; none: it could not be written.
+    pub fn journaled(&mut self, record: Option<LogSequence>) {
+        let shape = self.store.shape;
+        let pages: Vec<Lba> = self.journal.going.drain(..).map(|(_, page)| page).collect();
+        for &page in &pages {
+            let Some((slot, place)) = self.look().find(page, &shape) else { continue };
+            let Self { store, journal, .. } = self;
+            store.look(slot, place, |held| {
+                if !std::mem::take(&mut held.journaled.is_going) {
+                    return;
+                }
+                match record {
+                    Some(sequence) => {
+                        journal.hold(sequence);
+                        let older = held.journaled.dirty.replace(sequence);
+                        older.into_iter().for_each(|older| journal.let_go(older));
+                        held.logged = held.going.take();
+                    }
+                    None => {
+                        held.going = None;
+                        held.journaled.is_fresh = true;
+                        journal.note_fresh_again(page);
+                    }
+                }
+            });
+        }
+        self.policy.note_journal();
+        if let Some(sequence) = record {
+            self.journal.note_record(sequence, pages);
+            self.journal.settle(sequence);
+        }
+    }
+
+    /// The records that nobody needs any more, once.
+    pub fn released(&mut self) -> Vec<LogSequence> {
+        let released = self.journal.released();
+        if !released.is_empty() {
+            self.policy.note_journal();
+        }
+        released
+    }
+
+    /// Takes note that records up to this one count no more after a stop, whoever is lost.
+    pub fn marked(&mut self, upto: LogSequence) {
+        if self.journal.marked(upto) {
+            self.policy.note_journal();
+        }
+    }
+
+    /// Forgets pages that are not fresh any more, where that pays.
+    pub(super) fn forget_not_fresh(&mut self) {
+        if self.journal.fresh.len() > 2 * self.store.held() + FRESH_FEW {
+            let shape = self.store.shape;
+            let fresh = std::mem::take(&mut self.journal.fresh).into_iter();
+            self.journal.fresh = fresh.filter(|&(_, page)| self.look().fate(page, &shape) != Fate::Gone).collect();
+        }
+    }
+}

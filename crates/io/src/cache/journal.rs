@@ -1,0 +1,158 @@
+//! What the journal of pages has of content that the members are still to be written: a flush puts it there, and needs
+//! no parity for that.
+//!
+//! A page is *fresh* when its dirty version is newer than what the journal has, or the journal has nothing of it. It is
+//! *live* from when it goes into the journal until nothing of it there counts any more after a stop, whoever is lost:
+//! then the newest that the journal has of it comes back as dirty. A record is *held* for a page as long as what it has
+//! of that is neither in a later record, nor committed to the log by a destage.
+//!
+//! Invariants:
+//! - Of a live page nothing is written to the members that is newer than what the journal has: it would be gone after a
+//!   stop. Of a live page with fresh content the version is destaged that the journal has; what would replace it
+//!   without the cache waits until it is not live.
+//! - A record is released when nobody holds it.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
+use std::ops::Range;
+
+use uraid_layout::Lba;
+
+use super::stripes::NumberHasher;
+use crate::format::log::record::LogSequence;
+
+/// What it is to a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Journaled {
+    /// The dirty version is fresh.
+    pub(super) is_fresh: bool,
+    /// It is going into the journal.
+    pub(super) is_going: bool,
+    /// What flies was fresh when it took off.
+    pub(super) was_fresh: bool,
+    /// The records that are held for what is dirty, and for what flies.
+    pub(super) dirty: Option<LogSequence>,
+    pub(super) flying: Option<LogSequence>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    pub(super) is_on: bool,
+    /// Nothing is to be made fresh of live pages: somebody waits until they are not.
+    pub(super) is_pressed: bool,
+    /// Pages that became fresh, by their first sectors, each with its number in that order; some are not any more.
+    pub(super) fresh: Vec<(u64, Lba)>,
+    /// How many there ever were.
+    pub(super) count: u64,
+    /// Pages that go into the journal.
+    pub(super) going: Vec<(u64, Lba)>,
+    /// The newest record that has something of a page; none yet of those that go there.
+    live: HashMap<Lba, Option<LogSequence>, BuildHasherDefault<NumberHasher>>,
+    /// What each record has, oldest first.
+    records: VecDeque<(LogSequence, Vec<Lba>)>,
+    held: BTreeMap<LogSequence, usize>,
+    /// Records that nobody holds any more.
+    released: Vec<LogSequence>,
+    /// Parity stripes that are being written without the cache.
+    reserved: Vec<Range<u64>>,
+}
+
+impl Journal {
+    pub(super) fn is_live(&self, page: Lba) -> bool {
+        self.live.contains_key(&page)
+    }
+
+    /// Whether any page is.
+    pub(super) fn has_live(&self) -> bool {
+        !self.live.is_empty()
+    }
+
+    /// Whether any record is held.
+    pub(super) fn is_held(&self) -> bool {
+        !self.held.is_empty() || !self.going.is_empty()
+    }
+
+    /// Takes note that a page has become fresh.
+    pub(super) fn note_fresh(&mut self, page: Lba) {
+        self.fresh.push((self.count, page));
+        self.count += 1;
+    }
+
+    /// Takes note that a page is fresh again that has flown, or was going into the journal, and did not arrive: a flush
+    /// that began meanwhile is about it.
+    pub(super) fn note_fresh_again(&mut self, page: Lba) {
+        if planted!(FreshAnew) {
+            return self.note_fresh(page);
+        }
+        self.fresh.insert(0, (0, page));
+        self.count = self.count.max(1);
+    }
+
+    /// Takes note that a page goes into the journal.
+    pub(super) fn go(&mut self, number: u64, page: Lba) {
+        self.going.push((number, page));
+        // As long as that is on its way, whatever counts no more of what there was.
+        self.live.insert(page, None);
+    }
+
+    /// Takes note that a record has these pages.
+    pub(super) fn note_record(&mut self, sequence: LogSequence, pages: Vec<Lba>) {
+        for &page in &pages {
+            self.live.insert(page, Some(sequence));
+        }
+        self.records.push_back((sequence, pages));
+    }
+
+    pub(super) fn hold(&mut self, sequence: LogSequence) {
+        *self.held.entry(sequence).or_insert(0) += 1;
+    }
+
+    pub(super) fn let_go(&mut self, sequence: LogSequence) {
+        let count = self.held.get_mut(&sequence).expect("what is let go is held");
+        *count -= 1;
+        if *count == 0 {
+            self.held.remove(&sequence);
+            self.released.push(sequence);
+        }
+    }
+
+    /// Takes note that nobody ever held a record, unless somebody does.
+    pub(super) fn settle(&mut self, sequence: LogSequence) {
+        if !self.held.contains_key(&sequence) {
+            self.released.push(sequence);
+        }
+    }
+
+    /// The records that nobody holds any more, once.
+    pub(super) fn released(&mut self) -> Vec<LogSequence> {
+        std::mem::take(&mut self.released)
+    }
+
+    /// Takes note that records up to this one count no more after a stop; whether anything did before.
+    pub(super) fn marked(&mut self, upto: LogSequence) -> bool {
+        let before = self.live.len();
+        while self.records.front().is_some_and(|(sequence, _)| *sequence <= upto) {
+            let (sequence, pages) = self.records.pop_front().expect("there is one");
+            for page in pages {
+                if self.live.get(&page) == Some(&Some(sequence)) {
+                    self.live.remove(&page);
+                }
+            }
+        }
+        self.live.len() < before
+    }
+
+    pub(super) fn reserve(&mut self, stripes: Range<u64>) {
+        self.reserved.push(stripes);
+    }
+
+    pub(super) fn unreserve(&mut self, stripes: &Range<u64>) {
+        let index = self.reserved.iter().position(|other| other == stripes).expect("it was reserved");
+        self.reserved.swap_remove(index);
+    }
+
+    pub(super) fn is_reserved(&self, stripe: u64) -> bool {
+        self.reserved.iter().any(|stripes| stripes.contains(&stripe))
+    }
+}

@@ -1,0 +1,86 @@
+//! What the journal of pages does before another member comes: nothing may rely on what whoever was there has.
+
+use uraid_layout::{MemberIndex, MemberSet};
+
+use super::{destage, journal};
+use crate::cache::Cache;
+use crate::engine::error::EngineError;
+use crate::engine::journal::Journal;
+use crate::engine::parts::Parts;
+use crate::engine::transfer::Workspace;
+
+/// Has the journal hold nothing, with nothing else under way: the array is about to be marked clean.
+///
+/// # Errors
+/// [`EngineError::NotDestaged`]; as [`journal::flush`].
+pub(in crate::engine) async fn empty(parts: &Parts, space: &mut Workspace) -> Result<(), EngineError> {
+    let Some(ring) = &parts.journal else { return Ok(()) };
+    write_out(parts, space, ring).await?;
+    let cache = parts.writeback.cache();
+    if let Some(unwritten) = cache.and_then(|cache| cache.unwritten().filter(|_| cache.journal().is_held())) {
+        return Err(EngineError::NotDestaged { unwritten: Box::new(unwritten) });
+    }
+    ring.log.retire(&parts.members, &parts.flusher, &parts.replies).await?;
+    journal::settle(parts);
+    Ok(())
+}
+
+/// Has the journal rely on nothing that whoever is in a slot has, with nothing else under way: another member is about
+/// to be there.
+///
+/// # Errors
+/// [`EngineError::NotDestaged`]; as [`journal::flush`].
+pub(in crate::engine) async fn leave(
+    parts: &Parts,
+    space: &mut Workspace,
+    slot: MemberIndex,
+) -> Result<(), EngineError> {
+    let Some(ring) = parts.journal.as_ref().filter(|_| !planted!(JournalKeptAtJoin)) else { return Ok(()) };
+    ring.leaving.set(MemberSet::EMPTY.with(slot));
+    let renewed = put_again(parts, space, ring).await;
+    let told = ring.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await;
+    if renewed.is_err() {
+        ring.leaving.set(MemberSet::EMPTY);
+    }
+    journal::settle(parts);
+    renewed.and(told)
+}
+
+/// Writes out what can be, and puts the rest into the journal again.
+async fn put_again(parts: &Parts, space: &mut Workspace, ring: &Journal) -> Result<(), EngineError> {
+    let (last, mut before) = (ring.log.last(), None);
+    loop {
+        write_out(parts, space, ring).await?;
+        if journal::renew_copies(parts, ring, last).await? {
+            return Ok(());
+        }
+        let now = parts.writeback.cache().map(|cache| (ring.log.released_upto(), cache.pinned()));
+        if before.replace(now) == Some(now) {
+            // It is full of what can't be written out.
+            let unwritten = parts.writeback.cache().and_then(|cache| cache.unwritten());
+            return Err(unwritten
+                .map_or(EngineError::Busy, |unwritten| EngineError::NotDestaged { unwritten: Box::new(unwritten) }));
+        }
+    }
+}
+
+/// Writes out what can be, with nobody else who begins a run.
+async fn write_out(parts: &Parts, space: &mut Workspace, ring: &Journal) -> Result<(), EngineError> {
+    let Some(mark) = parts.writeback.with(Cache::drain) else { return Ok(()) };
+    loop {
+        parts.members.check_frozen()?;
+        let mut has_begun = false;
+        while let Some((stripes, _)) = parts.writeback.with(Cache::next_run).flatten() {
+            destage::destage(parts, space, stripes).await;
+            has_begun = true;
+        }
+        let is_drained = parts.writeback.cache().is_some_and(|cache| cache.is_drained(mark));
+        if is_drained && !parts.writeback.is_under_way() {
+            return journal::wait_idle(parts, ring).await;
+        }
+        if !has_begun {
+            // The rest is somebody's who has begun it, or is about to.
+            ring.changed.wait(parts.tasks()).await;
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! What goes into the journal of pages, and out of it.
+
+use uraid_layout::{DiskSector, Lba, Sectors};
+
+use crate::buf::Lease;
+use crate::cache::{Cache, FlushLeft};
+use crate::engine::error::EngineError;
+use crate::engine::journal::{FLUSH_SHARE, Journal};
+use crate::engine::log::Piece;
+use crate::engine::parts::Parts;
+use crate::format::log::record::{Kind, LogSequence};
+
+/// Makes everything durable that the cache took in before: in the journal, or where it is about to be written; not as
+/// long as somebody waits until something is out of it. False: the journal has no room, and it is to be written out.
+///
+/// # Errors
+/// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
+pub(in crate::engine) async fn flush(parts: &Parts) -> Result<bool, EngineError> {
+    let Some(journal) = &parts.journal else { return Ok(false) };
+    let Some(mark) = parts.writeback.with(|cache| cache.journal().mark()) else { return Ok(false) };
+    if parts.writeback.cache().is_some_and(|cache| cache.is_stuck()) {
+        // What could not be written is tried again.
+        let _ = parts.writeback.with(Cache::drain);
+    }
+    loop {
+        parts.members.check_frozen()?;
+        if journal.is_pressed() {
+            journal.changed.wait(parts.tasks()).await;
+            continue;
+        }
+        let left = parts.writeback.cache().map_or(FlushLeft::Nothing, |cache| cache.journal().left(mark));
+        match left {
+            FlushLeft::Nothing => return Ok(true),
+            FlushLeft::Wait => journal.changed.wait(parts.tasks()).await,
+            FlushLeft::Journal if put(parts, journal, false).await? => {}
+            FlushLeft::Journal => return Ok(false),
+        }
+    }
+}
+
+/// Has what is newer than the journal's of these parity stripes not wait where it need not: what the journal has of it
+/// may be in place.
+///
+/// # Errors
+/// As [`flush`].
+pub(in crate::engine) async fn free(parts: &Parts, stripes: &std::ops::Range<u64>) -> Result<(), EngineError> {
+    let Some(journal) = &parts.journal else { return Ok(()) };
+    let is_due = || parts.writeback.cache().is_some_and(|cache| cache.journal().is_fresh_over_live(stripes.clone()));
+    if is_due() {
+        wait_idle(parts, journal).await?;
+    }
+    if is_due() {
+        journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
+        pass_on(parts, journal);
+    }
+    Ok(())
+}
+
+/// Waits until nothing of a range is live: then it may be written without the cache. Who waits holds no stripes.
+///
+/// # Errors
+/// [`EngineError::NotDestaged`]; as [`flush`].
+pub(in crate::engine) async fn retire(parts: &Parts, lba: Lba, len: Sectors) -> Result<(), EngineError> {
+    let Some(journal) = parts.journal.as_ref().filter(|_| is_live(parts, lba, len)) else { return Ok(()) };
+    let _pressing = journal.begin_pressing(&parts.writeback);
+    let mut has_tried = false;
+    while is_live(parts, lba, len) {
+        parts.members.check_frozen()?;
+        wait_idle(parts, journal).await?;
+        // What fails is tried once.
+        let has_tried = std::mem::replace(&mut has_tried, true);
+        let _ = parts.writeback.with(if has_tried { Cache::hurry } else { Cache::drain });
+        if parts.writeback.cache().is_some_and(|cache| cache.journal().is_held_within(lba, len)) {
+            check_written(parts)?;
+            journal.changed.wait(parts.tasks()).await;
+            continue;
+        }
+        // What else there is in those records may be there for long.
+        let last = journal.log.last();
+        while !renew_copies(parts, journal, last).await? {
+            check_written(parts)?;
+            journal.changed.wait(parts.tasks()).await;
+        }
+        journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
+        pass_on(parts, journal);
+    }
+    Ok(())
+}
+
+/// Refuses to go on where something can't be written out, when all else is.
+fn check_written(parts: &Parts) -> Result<(), EngineError> {
+    let cache = parts.writeback.cache();
+    let unwritten = cache.and_then(|cache| cache.unwritten().filter(|_| cache.is_blocked()));
+    unwritten.map_or(Ok(()), |unwritten| Err(EngineError::NotDestaged { unwritten: Box::new(unwritten) }))
+}
+
+/// Whether the journal has something of a range that would come back after a stop.
+pub(in crate::engine) fn is_live(parts: &Parts, lba: Lba, len: Sectors) -> bool {
+    let is_live = |cache: &Cache| cache.journal().is_live(lba, len) && !planted!(LiveReplaced);
+    parts.writeback.cache().is_some_and(|cache| is_live(&cache))
+}
+
+/// Has nothing rely on records up to this one: what they hold goes into the journal again, unless it is written out
+/// before. False: there is no room for now.
+///
+/// # Errors
+/// As [`flush`].
+pub(super) async fn renew_copies(parts: &Parts, journal: &Journal, upto: LogSequence) -> Result<bool, EngineError> {
+    loop {
+        parts.members.check_frozen()?;
+        wait_idle(parts, journal).await?;
+        pass_on(parts, journal);
+        if journal.log.released_upto() >= upto {
+            return Ok(true);
+        }
+        let has_some = parts.writeback.with(|cache| cache.journal_mut().refresh(upto)).unwrap_or(false);
+        if !has_some || !put(parts, journal, true).await? {
+            return Ok(false);
+        }
+    }
+}
+
+/// Takes note of what nobody needs the journal for any more.
+pub(in crate::engine) fn settle(parts: &Parts) {
+    let Some(journal) = &parts.journal else { return };
+    pass_on(parts, journal);
+    journal.changed.wake(parts.tasks());
+}
+
+/// The same; nobody looks again for that.
+fn pass_on(parts: &Parts, journal: &Journal) {
+    let released = parts.writeback.with(|cache| cache.journal_mut().released()).unwrap_or_default();
+    released.into_iter().for_each(|sequence| journal.log.release(sequence, &parts.members));
+    let _ = parts.writeback.with(|cache| cache.journal_mut().marked(journal.log.marked()));
+    journal.press(&parts.writeback);
+}
+
+/// Puts what is fresh into the journal, of live pages only or all, as much as a record takes. False: there is no room.
+async fn put(parts: &Parts, journal: &Journal, only_live: bool) -> Result<bool, EngineError> {
+    if journal.is_busy.get() {
+        journal.idle.wait(parts.tasks()).await;
+        return Ok(true);
+    }
+    journal.is_busy.set(true);
+    let result = put_alone(parts, journal, only_live).await;
+    journal.is_busy.set(false);
+    journal.idle.wake(parts.tasks());
+    // Where there was no room nothing has changed: whoever waits for that goes on when there is.
+    if !matches!(result, Ok(false)) {
+        settle(parts);
+    }
+    result
+}
+
+async fn put_alone(parts: &Parts, journal: &Journal, only_live: bool) -> Result<bool, EngineError> {
+    let members = &parts.members;
+    // What is not in place is the array's only where it is not marked clean.
+    let _writer = if planted!(JournalOfClean) { None } else { Some(members.begin_writing().await?) };
+    let count = parts.writeback.cache().map_or(0, |cache| cache.journal().fresh_count()).min(journal.most);
+    // What is to be destaged after it makes room.
+    let share = if only_live { 8 } else { FLUSH_SHARE };
+    let choose = || journal.log.choose(members, journal.leaving.get(), journal.copies, Journal::size_of(count), share);
+    let mut chosen = choose();
+    if chosen.is_none() {
+        journal.log.tell_trim(members, &parts.flusher, &parts.replies).await?;
+        chosen = choose();
+    }
+    let Some(chosen) = chosen else {
+        let _ = parts.writeback.with(Cache::hurry);
+        return Ok(false);
+    };
+    let mut going: Vec<(Lba, Lease)> = Vec::new();
+    let _ = parts.writeback.with(|cache| cache.journal_mut().take_fresh(journal.most, only_live, &mut going));
+    if going.is_empty() {
+        return Ok(true);
+    }
+    let piece = |member, (lba, lease): &(Lba, Lease)| Piece {
+        member,
+        sector: DiskSector(lba.0),
+        len: uraid_layout::Bytes(lease.len() as u64).whole_sectors(),
+        kind: Kind::Page,
+        content: Some(lease.part(0..lease.len())),
+    };
+    let fill = |update: &mut Vec<Piece>| {
+        update.extend(chosen.iter().flat_map(|member| going.iter().map(move |page| piece(member, page))));
+    };
+    let result = journal.log.put_pages(fill, members).await;
+    let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(result.as_ref().ok().copied()));
+    result?;
+    members.failures_recorded().await?;
+    if journal.log.is_fuller_than(FLUSH_SHARE / 2) {
+        // All that is dirty by now, then all that has become dirty meanwhile: pages of one stripe come together.
+        let is_over = |cache: &mut Cache| journal.hurried.get().is_none_or(|mark| cache.is_drained(mark));
+        if parts.writeback.with(is_over) == Some(true) {
+            journal.hurried.set(parts.writeback.with(Cache::hurry));
+        }
+    }
+    Ok(true)
+}
+
+/// Waits until no record is being written.
+pub(super) async fn wait_idle(parts: &Parts, journal: &Journal) -> Result<(), EngineError> {
+    while journal.is_busy.get() {
+        parts.members.check_frozen()?;
+        journal.idle.wait(parts.tasks()).await;
+    }
+    Ok(())
+}

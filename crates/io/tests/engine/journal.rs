@@ -1,0 +1,343 @@
+//! The journal of pages: what a flush costs with it, and that what was flushed is there, whoever is lost and whenever.
+
+use uraid_io::array::recover;
+use uraid_io::buf::Pool;
+use uraid_io::disk::{MemDisk, Order};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError, MemberCounters};
+use uraid_io::format::superblock::{Consistency, Integrity};
+use uraid_io::member::Access;
+use uraid_layout::{Bytes, Lba, MemberSet, Placement, Sectors};
+
+use crate::rebuild::{assert_whole, fail, new_member};
+use crate::recovery::{Members, assembled, superblock, try_assembled};
+use crate::support::{
+    RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, cost, images, noise, rm2, run, small, tolerated,
+    with_cache, write,
+};
+
+/// Pages that are in memory at most.
+const PAGES: u64 = 512;
+
+/// Arrays with a journal of 128 KiB on each member.
+fn journaled() -> [Shape; 3] {
+    let shape = |level, members| Shape { consistency: Consistency::Log, log: 256 << 10, ..small(level, members) };
+    let raid5 = Shape { chunk: 16 << 10, ..shape(RAID5, 5) };
+    [raid5, shape(rm2(3, Placement::Adjacent), 7), Shape { integrity: Integrity::Crc32, ..shape(RAID5, 4) }]
+}
+
+fn engine_of(shape: Shape) -> TestEngine {
+    with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo).with_rebuild(), Some((CacheMode::WriteBack, PAGES))).0
+}
+
+fn flush(engine: &mut TestEngine) {
+    drop(run(engine, Command::Flush).expect("flushed"));
+}
+
+fn durable(lba: u64, bytes: &[u8]) -> Command {
+    Command::Write { lba: Lba(lba), buf: buf(bytes), fua: true }
+}
+
+/// Puts a page into an array's content, as a write does.
+fn put(content: &mut [u8], lba: u64, page: &[u8]) {
+    let at = usize::try_from(lba * 512).expect("a small array");
+    content[at..at + page.len()].copy_from_slice(page);
+}
+
+fn empty(shape: &Shape) -> Vec<u8> {
+    vec![0; usize::try_from(shape.geometry().capacity().bytes().0).expect("a small array")]
+}
+
+/// The first page of every third unit.
+fn scattered(shape: &Shape) -> Vec<u64> {
+    (0..shape.geometry().capacity().0).step_by(usize::try_from(3 * shape.chunk / 512).expect("small")).collect()
+}
+
+/// Opens what a stop has left, without some members, and brings it into agreement.
+fn reopened(left: &Members, without: MemberSet) -> Engine<MemDisk, u64> {
+    let mut left = left.clone();
+    without.iter().for_each(|slot| left[slot.index()] = None);
+    let assembled = assembled(MemDisk::new(left.clone(), Order::Fifo), &left);
+    assert!(assembled.needs_recovery(), "it was not stopped cleanly");
+    recover(assembled, |_| ()).expect("recovered").into_engine().expect("an engine")
+}
+
+/// The array has this content, block by block.
+#[track_caller]
+fn assert_has(engine: &mut Engine<MemDisk, u64>, content: &[u8], context: &str) {
+    for (at, expected) in (0..).step_by(8).zip(content.chunks(4096)) {
+        let found = block(engine, at).unwrap_or_else(|error| panic!("{context}: sector {at}: {error}"));
+        assert!(found == expected, "{context}: sector {at} is wrong");
+    }
+}
+
+/// What is left has this content, without each set of members that may be lost.
+#[track_caller]
+fn assert_left(shape: &Shape, left: &Members, content: &[u8], context: &str) {
+    for without in tolerated(&shape.geometry()) {
+        assert_has(&mut reopened(left, without), content, &format!("{context}, without {without:?}"));
+    }
+}
+
+#[test]
+fn a_flush_writes_data_alone_to_one_member_more_than_may_be_lost() {
+    for shape in journaled() {
+        let copies = shape.geometry().tolerance() as u64 + 1;
+        let mut engine = engine_of(shape);
+        write(&mut engine, 0, &noise(1, 8)).expect("written");
+        flush(&mut engine);
+        for pages in [1, 3] {
+            let cost = cost(&mut engine, |engine| {
+                for lba in scattered(&shape).into_iter().skip(1).take(pages) {
+                    write(engine, lba, &noise(lba, 8)).expect("written");
+                }
+                flush(engine);
+            });
+            // A header block and the pages.
+            let bytes = copies * (pages as u64 + 1) * 4096;
+            let expected =
+                MemberCounters { flushes: copies, log_records: copies, log_bytes: bytes, ..MemberCounters::default() };
+            assert_eq!(cost, expected, "{shape:?}, {pages} pages");
+        }
+        let nothing = cost(&mut engine, flush);
+        assert_eq!(nothing, MemberCounters::default(), "{shape:?}: there is nothing more to flush");
+    }
+}
+
+#[test]
+fn a_small_durable_write_costs_the_same() {
+    for shape in journaled() {
+        let copies = shape.geometry().tolerance() as u64 + 1;
+        let mut engine = engine_of(shape);
+        drop(run(&mut engine, durable(0, &noise(1, 8))).expect("written"));
+        let cost = cost(&mut engine, |engine| drop(run(engine, durable(64, &noise(2, 8))).expect("written")));
+        let log_bytes = copies * 2 * 4096;
+        let expected = MemberCounters { flushes: copies, log_records: copies, log_bytes, ..MemberCounters::default() };
+        assert_eq!(cost, expected, "{shape:?}");
+    }
+}
+
+#[test]
+fn a_stripe_that_is_whole_is_written_out_instead() {
+    let [shape, ..] = journaled();
+    let mut engine = engine_of(shape);
+    let content = noise(1, shape.geometry().stripe_sectors().0);
+    for (page, bytes) in (0..).zip(content.chunks(4096)) {
+        write(&mut engine, page * 8, bytes).expect("written");
+    }
+    flush(&mut engine);
+    let mut all = empty(&shape);
+    put(&mut all, 0, &content);
+    assert_encoded(&engine, &all, "it is in place");
+}
+
+#[test]
+fn what_was_flushed_is_there_whoever_is_lost_with_the_power() {
+    for shape in journaled() {
+        let mut engine = engine_of(shape);
+        let mut content = empty(&shape);
+        let mut random = Random(4);
+        for round in 0..12 {
+            for _ in 0..5 {
+                let lba = random.below(shape.geometry().capacity().0 / 8) * 8;
+                let page = noise(1000 * round + lba, 8);
+                write(&mut engine, lba, &page).expect("written");
+                put(&mut content, lba, &page);
+            }
+            flush(&mut engine);
+            let left = engine.disk().cut(&mut random);
+            assert_left(&shape, &left, &content, &format!("{shape:?}, round {round}"));
+        }
+    }
+}
+
+/// What was overwritten, and written out, does not come back.
+#[test]
+fn what_is_newer_counts_in_place_or_not() {
+    for shape in journaled() {
+        let mut engine = engine_of(shape);
+        let mut content = empty(&shape);
+        let (first, large) = (noise(1, 8), noise(2, shape.geometry().stripe_sectors().0));
+        write(&mut engine, 8, &first).expect("written");
+        flush(&mut engine);
+        // A whole stripe, zeros and a page over what the journal has, past the cache where that is so.
+        write(&mut engine, 0, &large).expect("written");
+        flush(&mut engine);
+        put(&mut content, 0, &large);
+        assert_left(&shape, &engine.disk().cut(&mut Random(1)), &content, "a whole stripe");
+        write(&mut engine, 8, &first).expect("written");
+        flush(&mut engine);
+        put(&mut content, 8, &first);
+        let zeroes = Command::WriteZeroes { lba: Lba(8), len: Sectors(8), may_punch: false, fua: true };
+        drop(run(&mut engine, zeroes).expect("written"));
+        put(&mut content, 8, &[0; 4096]);
+        assert_left(&shape, &engine.disk().cut(&mut Random(2)), &content, "zeros");
+        drop(run(&mut engine, durable(8, &first)).expect("written"));
+        put(&mut content, 8, &first);
+        assert_left(&shape, &engine.disk().cut(&mut Random(3)), &content, "a page");
+        drop(run(&mut engine, Command::Close).expect("closed"));
+        assert_encoded(&engine, &content, "closed");
+    }
+}
+
+/// Flushes go on when a ring is full: then what is dirty is written out.
+#[test]
+fn a_full_ring_makes_room_by_writing_out() {
+    for shape in journaled() {
+        let mut engine = engine_of(shape);
+        let mut content = empty(&shape);
+        // Many times what it has room for.
+        for round in 0..100 {
+            for lba in scattered(&shape).into_iter().take(5) {
+                let page = noise(100 * round + lba, 8);
+                write(&mut engine, lba, &page).expect("written");
+                put(&mut content, lba, &page);
+            }
+            flush(&mut engine);
+        }
+        assert_left(&shape, &engine.disk().cut(&mut Random(9)), &content, &format!("{shape:?}"));
+    }
+}
+
+/// Nothing relies on a member that is lost, or on one that came in its place.
+#[test]
+fn what_was_flushed_survives_members_that_are_exchanged() {
+    for shape in journaled() {
+        for slot in shape.geometry().all_members().iter() {
+            let context = format!("{shape:?}, {slot}");
+            let mut engine = engine_of(shape);
+            let mut content = empty(&shape);
+            for lba in scattered(&shape).into_iter().take(6) {
+                let page = noise(lba + 1, 8);
+                write(&mut engine, lba, &page).expect("written");
+                put(&mut content, lba, &page);
+                flush(&mut engine);
+            }
+            drop(run(&mut engine, fail(slot)).expect("given up"));
+            let join = new_member(&mut engine, &shape, slot, 7);
+            drop(run(&mut engine, join).expect("joined"));
+            flush(&mut engine);
+            assert_whole(&engine, &context);
+            // More than once as many as may be lost, one after the other.
+            assert_left(&shape, &engine.disk().cut(&mut Random(5)), &content, &context);
+        }
+    }
+}
+
+/// Reading only shows what the journal has, and writes nothing.
+#[test]
+fn what_was_flushed_is_there_for_reading_only() {
+    for shape in journaled() {
+        let mut engine = engine_of(shape);
+        let mut content = empty(&shape);
+        write(&mut engine, 16, &noise(1, 8)).expect("written");
+        put(&mut content, 16, &noise(1, 8));
+        flush(&mut engine);
+        let left = engine.disk().cut(&mut Random(7));
+        let disk = MemDisk::new(left.clone(), Order::Fifo);
+        let assembled = try_assembled(disk, &left, Access::ReadOnly).expect("assembled");
+        let mut engine: Engine<MemDisk, u64> = assembled.into_engine().expect("an engine");
+        assert_has(&mut engine, &content, &format!("{shape:?}"));
+        let all = shape.geometry().all_members();
+        let now: Members = all.iter().map(|slot| engine.disk().member(slot).map(<[u8]>::to_vec)).collect();
+        assert!(now == left, "{shape:?}: nothing is written");
+    }
+}
+
+/// A record that not all have who were to have it was never committed, and is not completed by what comes after it.
+#[test]
+fn what_was_not_committed_is_struck_out() {
+    let [shape, ..] = journaled();
+    let mut engine = engine_of(shape);
+    write(&mut engine, 0, &noise(1, 8)).expect("written");
+    flush(&mut engine);
+    let stripe = shape.geometry().stripe_sectors().0;
+    let last = 4 * stripe;
+    write(&mut engine, last, &noise(2, 8)).expect("written");
+    let before = images(&engine);
+    flush(&mut engine);
+    let after = engine.disk().cut(&mut Random(8));
+    let journal = |bytes: &[u8]| {
+        let area = superblock(bytes).journal_area().expect("there is a journal");
+        usize::try_from(area.offset.0).expect("small")..usize::try_from(area.offset.0 + area.size.0).expect("small")
+    };
+    let has_changed = |slot: usize| {
+        let (one, other) = (before[slot].as_ref().expect("there"), after[slot].as_ref().expect("there"));
+        one[journal(one)] != other[journal(other)]
+    };
+    let got: Vec<usize> = (0..before.len()).filter(|&slot| has_changed(slot)).collect();
+    assert_eq!(got.len(), 2, "two members have a record");
+    // Without another member, what comes after it goes elsewhere.
+    for (&lost, without) in
+        got.iter().flat_map(|lost| tolerated(&shape.geometry()).into_iter().map(move |out| (lost, out)))
+    {
+        let context = format!("without the copy of {lost}, and {without:?}");
+        // This one's never got there.
+        let mut left = after.clone();
+        let bytes = left[lost].as_mut().expect("there");
+        let range = journal(bytes);
+        bytes[range.clone()].copy_from_slice(&before[lost].as_ref().expect("there")[range]);
+        let mut engine = reopened(&left, without);
+        engine.install_cache(CacheMode::WriteBack, &Pool::new(Bytes(16 << 20)), Bytes(4 << 20));
+        let mut content = empty(&shape);
+        put(&mut content, 0, &noise(1, 8));
+        if without.iter().any(|slot| slot.index() == lost) {
+            // Whoever is not there may have had it.
+            put(&mut content, last, &noise(2, 8));
+        }
+        assert_has(&mut engine, &content, &context);
+        for number in 1..4 {
+            let (lba, page) = (number * stripe, noise(3 + number, 8));
+            put(&mut content, lba, &page);
+            let now = with_durable(&mut engine, lba, &page);
+            assert_has(&mut reopened(&now, without), &content, &context);
+        }
+        if without.is_empty() {
+            // What is newer is in place, and whoever never had it is lost: it does not come back for that.
+            let mut engine = reopened(&left, without);
+            let bytes = noise(9, stripe);
+            let now = with_durable(&mut engine, last, &bytes);
+            let mut content = empty(&shape);
+            put(&mut content, 0, &noise(1, 8));
+            put(&mut content, last, &bytes);
+            for out in tolerated(&shape.geometry()) {
+                assert_has(&mut reopened(&now, out), &content, &format!("{context}, then without {out:?}"));
+            }
+        }
+    }
+}
+
+/// What members hold after a durable write.
+fn with_durable(engine: &mut Engine<MemDisk, u64>, lba: u64, bytes: &[u8]) -> Members {
+    let mut replies = Vec::new();
+    engine.submit(1, durable(lba, bytes));
+    while engine.in_flight() > 0 {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    assert!(replies.pop().is_some_and(|reply| reply.result.is_ok()), "{lba}: written");
+    engine.geometry().all_members().iter().map(|slot| engine.disk().member(slot).map(<[u8]>::to_vec)).collect()
+}
+
+/// Content that can't be written out, as two blocks of its row are wrong, is durable when that is said of closing the
+/// array.
+#[test]
+fn what_can_not_be_written_out_is_kept_when_the_array_is_closed() {
+    let [.., shape] = journaled();
+    let mut engine = engine_of(shape);
+    let stripe = noise(1, shape.geometry().stripe_sectors().0);
+    write(&mut engine, 0, &stripe).expect("written");
+    run(&mut engine, Command::Close).expect("closed");
+    let unit = shape.chunk / 512;
+    for lba in [0, unit] {
+        let at = shape.geometry().locate(Lba(lba));
+        let sector = usize::try_from(at.sector.0 * 512).expect("small");
+        engine.disk_mut().data_mut(at.member)[sector] ^= 1;
+    }
+    let page = noise(2, 8);
+    write(&mut engine, unit, &page).expect("acknowledged");
+    let error = run(&mut engine, Command::Close).expect_err("it can't be written out");
+    let EngineError::Journaled { unwritten } = error else { panic!("{error}") };
+    assert_eq!(unwritten.ranges().collect::<Vec<_>>(), [Lba(unit)..Lba(unit + 8)]);
+    let left = engine.disk().cut(&mut Random(9));
+    let mut engine = reopened(&left, MemberSet::EMPTY);
+    assert!(block(&mut engine, unit).expect("the journal has it") == page);
+}
