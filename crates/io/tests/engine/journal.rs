@@ -2,7 +2,7 @@
 
 use uraid_io::array::recover;
 use uraid_io::buf::Pool;
-use uraid_io::disk::{MemDisk, Order};
+use uraid_io::disk::{MemDisk, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, MemberCounters};
 use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
@@ -317,14 +317,12 @@ fn with_durable(engine: &mut Engine<MemDisk, u64>, lba: u64, bytes: &[u8]) -> Me
     engine.geometry().all_members().iter().map(|slot| engine.disk().member(slot).map(<[u8]>::to_vec)).collect()
 }
 
-/// Content that can't be written out, as two blocks of its row are wrong, is durable when that is said of closing the
-/// array.
-#[test]
-fn what_can_not_be_written_out_is_kept_when_the_array_is_closed() {
+/// An array with checksums of which two blocks of the first row are wrong, and the address of the second of them: it
+/// can't be written out.
+fn with_two_wrong_blocks() -> (TestEngine, u64) {
     let [.., shape] = journaled();
     let mut engine = engine_of(shape);
-    let stripe = noise(1, shape.geometry().stripe_sectors().0);
-    write(&mut engine, 0, &stripe).expect("written");
+    write(&mut engine, 0, &noise(1, shape.geometry().stripe_sectors().0)).expect("written");
     run(&mut engine, Command::Close).expect("closed");
     let unit = shape.chunk / 512;
     for lba in [0, unit] {
@@ -332,6 +330,40 @@ fn what_can_not_be_written_out_is_kept_when_the_array_is_closed() {
         let sector = usize::try_from(at.sector.0 * 512).expect("small");
         engine.disk_mut().data_mut(at.member)[sector] ^= 1;
     }
+    (engine, unit)
+}
+
+/// What is being written out when a flush begins, and can't be, is durable when the flush is over.
+#[test]
+fn a_flush_is_about_what_was_being_written_out_in_vain() {
+    let page = noise(2, 8);
+    let (mut engine, lba) = with_two_wrong_blocks();
+    write(&mut engine, lba, &page).expect("acknowledged");
+    let member = engine.geometry().locate(Lba(lba)).member;
+    engine.disk_mut().hold(member, OpName::Read);
+    let mut replies = Vec::new();
+    // It is old enough some time.
+    while engine.disk().held() == 0 {
+        engine.tick();
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    engine.submit(7, Command::Flush);
+    engine.turn(&mut replies).expect("memory does not break");
+    assert!(replies.is_empty(), "{replies:?}");
+    engine.disk_mut().let_go(member, OpName::Read);
+    while replies.is_empty() {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    assert!(replies.pop().is_some_and(|reply| reply.result.is_ok()), "the journal has room");
+    let left = engine.disk().cut(&mut Random(10));
+    assert!(block(&mut reopened(&left, MemberSet::EMPTY), lba).expect("it is there") == page);
+}
+
+/// Content that can't be written out, as two blocks of its row are wrong, is durable when that is said of closing the
+/// array.
+#[test]
+fn what_can_not_be_written_out_is_kept_when_the_array_is_closed() {
+    let (mut engine, unit) = with_two_wrong_blocks();
     let page = noise(2, 8);
     write(&mut engine, unit, &page).expect("acknowledged");
     let error = run(&mut engine, Command::Close).expect_err("it can't be written out");

@@ -705,7 +705,7 @@ fn assert_taken_over(engine: &mut Engine<MemDisk, u64>, content: &[u8]) {
 #[test]
 fn a_member_whose_list_can_not_be_written_is_replaced() {
     let (mut engine, lba, content) = with_a_lost_sector(MemberIndex(0));
-    write_without_list(&mut engine, lba, &content, 2 * 3);
+    write_without_list(&mut engine, lba, &content, 2 * 8);
     begin_replacing(&mut engine);
     pass(&mut engine, 50);
     assert_taken_over(&mut engine, &content);
