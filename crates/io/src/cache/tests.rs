@@ -664,3 +664,24 @@ fn what_fails_alone_is_tried_column_by_column() {
         assert!(cache.is_drained(mark) && !cache.is_stuck(), "{failing:?}");
     }
 }
+
+/// What flew when a flush began, and does not arrive, is to go into the journal for it, though another flush has looked
+/// for such pages meanwhile.
+#[test]
+fn what_flew_in_vain_when_a_flush_began_is_fresh_for_it() {
+    let geometry = Geometry::new(specs()[3]).expect("a test's geometry");
+    let limit = Bytes(64 * PAGE_BYTES as u64);
+    let mut cache = Cache::new(&geometry, Pool::new(limit), limit);
+    cache.journal_mut().turn_on();
+    assert!(cache.write(Lba(0), &Buf::zeroed(Bytes(PAGE_BYTES as u64)), 0..PAGE_BYTES), "there is room");
+    let mut contents = Contents::default();
+    cache.take(&geometry, 0..1, &mut contents);
+    let mark = cache.journal().mark();
+    assert_eq!(cache.journal().left(mark), FlushLeft::Wait);
+    let mut going = Vec::new();
+    cache.journal_mut().take_fresh(1, false, &mut going);
+    assert!(going.is_empty(), "it flies");
+    cache.settle(&geometry, &mut contents, false);
+    assert_eq!(cache.journal().left(mark), FlushLeft::Journal);
+    assert_consistent(&cache);
+}
