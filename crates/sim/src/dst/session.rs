@@ -415,7 +415,8 @@ impl<'a> Session<'a> {
         let is_frozen = matches!(error, EngineError::Frozen) && is_too_much(failed.union(self.disk.lied()));
         let is_refused = matches!(submitted, Submitted::Change(change) if self.may_refuse(change, failed, error));
         // As a flush, where the journal is full of what can't be written out.
-        let is_durable = matches!(submitted, Submitted::Write { fua: true, .. });
+        let is_through = self.engine.cache_mode() != Some(CacheMode::WriteBack);
+        let is_durable = matches!(submitted, Submitted::Write { fua, .. } if *fua || is_through);
         let is_full =
             is_durable && matches!(error, EngineError::NotDestaged { .. }) && self.engine.unwritten().is_some();
         if is_too_much(failed) || is_frozen || is_refused || is_full {

@@ -68,7 +68,8 @@ async fn write_all<'a>(
     for (parts, range) in sides.split(request.range.clone()) {
         write_parts(parts, space, &mut request, range, answerable).await?;
     }
-    if request.fua && request.is_cached {
+    // Without write-back nothing that is in memory alone is replied to.
+    if request.is_cached && (request.fua || !sides.below.writeback.is_on()) {
         keep(&sides.below, &request).await?;
     }
     if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
@@ -124,8 +125,7 @@ async fn write_parts<'a>(
             let takes_sums = writing::takes_sums(transfer);
             is_by_sums |= takes_sums;
             let is_early = parts.writeback.is_on() && !fua;
-            let is_there =
-                is_early || !(takes_sums || fua && (is_by_sums || has_cached.get())) || planted!(SumsAnswered);
+            let is_there = is_early || !(takes_sums || has_cached.get() || fua && is_by_sums) || planted!(SumsAnswered);
             if is_last && parts.counts_logged() && is_there {
                 *answerable = Some(parts.replies.promise(ticket, size, fua));
             }
