@@ -10,7 +10,7 @@ use super::redo::{Lane, Pending, copies, load, pending, renew};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::format::log::record::{Header, LogSequence};
-use crate::format::superblock::{Consistency, Superblock};
+use crate::format::superblock::Superblock;
 use crate::format::{BLOCK, BLOCK_BYTES};
 use crate::member::Access;
 
@@ -47,7 +47,7 @@ impl Pages {
         geometry: &Geometry,
         access: Access,
     ) -> Result<Self, RecoverError> {
-        let has_journal = |own: &Superblock| own.consistency == Consistency::Log && own.journal_area().is_some();
+        let has_journal = |own: &Superblock| own.journal_area().is_some();
         if !superblocks.iter().flatten().any(has_journal) || planted!(JournalIgnored) {
             return Ok(Self::default());
         }
@@ -88,9 +88,8 @@ fn strike<'a>(
 ) -> Result<(), RecoverError> {
     for header in records.filter(|_| !planted!(UncommittedKept)) {
         let Some(own) = &superblocks[header.slot.index()] else { continue };
-        let area = own.journal_area().expect("who has a record has a place for it");
         let zeros = Buf::zeroed(BLOCK.bytes());
-        let offset = Bytes(area.offset.0 + header.position.0);
+        let offset = Bytes(Lane::Journal.place(own).offset.0 + header.position.0);
         let segments = smallvec![zeros.lease_read(0..BLOCK_BYTES)];
         perform(disk, [DiskOp { tag: 0, member: own.slot, kind: OpKind::Write, offset, segments }])?;
         perform(disk, [flush(own.slot)])?;

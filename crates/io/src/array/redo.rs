@@ -54,7 +54,7 @@ impl Lane {
     }
 
     /// Where it is on a member of which it was found.
-    fn place(self, own: &Superblock) -> Area {
+    pub(super) fn place(self, own: &Superblock) -> Area {
         self.area(own).expect("who has a record has a place for it")
     }
 

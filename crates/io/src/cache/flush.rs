@@ -271,14 +271,13 @@ impl Edit<'_> {
     pub fn take_fresh(&mut self, most: usize, only_live: bool, going: &mut Vec<(Lba, Lease)>) {
         let mut left = Vec::new();
         let shape = self.store.shape;
-        for (number, page) in std::mem::take(&mut self.journal.fresh) {
+        while self.journal.going.len() < most
+            && let Some((number, page)) = self.journal.fresh.pop_front()
+        {
             let fate = self.look().fate(page, &shape);
             let is_wanted = fate == Fate::Journal && (!only_live || self.journal.is_live(page));
-            if fate == Fate::Gone {
-                continue;
-            }
-            if !is_wanted || self.journal.going.len() >= most {
-                left.push((number, page));
+            if !is_wanted {
+                left.extend((fate != Fate::Gone).then_some((number, page)));
                 continue;
             }
             let (slot, place) = self.look().find(page, &shape).expect("a page with a fate is in memory");
@@ -289,7 +288,7 @@ impl Edit<'_> {
             });
             self.journal.go(number, page);
         }
-        self.journal.fresh = left;
+        left.into_iter().rev().for_each(|page| self.journal.fresh.push_front(page));
     }
 
     /// Takes note that a record has what went into the journal; none: it could not be written.
@@ -345,8 +344,9 @@ impl Edit<'_> {
     pub(super) fn forget_not_fresh(&mut self) {
         if self.journal.fresh.len() > 2 * self.store.held() + FRESH_FEW {
             let shape = self.store.shape;
-            let fresh = std::mem::take(&mut self.journal.fresh).into_iter();
-            self.journal.fresh = fresh.filter(|&(_, page)| self.look().fate(page, &shape) != Fate::Gone).collect();
+            let mut fresh = std::mem::take(&mut self.journal.fresh);
+            fresh.retain(|&(_, page)| self.look().fate(page, &shape) != Fate::Gone);
+            self.journal.fresh = fresh;
         }
     }
 }

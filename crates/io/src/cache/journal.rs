@@ -42,7 +42,7 @@ pub(super) struct Journal {
     /// Nothing is to be made fresh of live pages: somebody waits until they are not.
     pub(super) is_pressed: bool,
     /// Pages that became fresh, by their first sectors, each with its number in that order; some are not any more.
-    pub(super) fresh: Vec<(u64, Lba)>,
+    pub(super) fresh: VecDeque<(u64, Lba)>,
     /// How many there ever were.
     pub(super) count: u64,
     /// Pages that go into the journal.
@@ -75,7 +75,7 @@ impl Journal {
 
     /// Takes note that a page has become fresh.
     pub(super) fn note_fresh(&mut self, page: Lba) {
-        self.fresh.push((self.count, page));
+        self.fresh.push_back((self.count, page));
         self.count += 1;
     }
 
@@ -85,7 +85,7 @@ impl Journal {
         if planted!(FreshAnew) {
             return self.note_fresh(page);
         }
-        self.fresh.insert(0, (0, page));
+        self.fresh.push_front((0, page));
         self.count = self.count.max(1);
     }
 

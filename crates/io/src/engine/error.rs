@@ -209,6 +209,12 @@ impl From<crate::Error> for EngineError {
 // Every reply has room for one.
 const _: () = assert!(size_of::<EngineError>() <= 32);
 
+impl From<Unwritten> for EngineError {
+    fn from(unwritten: Unwritten) -> Self {
+        Self::NotDestaged { unwritten: Box::new(unwritten) }
+    }
+}
+
 /// `member 1`, `members 1 and 2`.
 pub(crate) fn named(members: MemberSet) -> String {
     if members.is_empty() {

@@ -49,7 +49,7 @@ pub(in crate::engine) async fn drain(parts: &Parts, is_close: bool) -> Result<()
     }
     let cache = parts.writeback.cache().expect("there was one before");
     match cache.unwritten().filter(|_| cache.is_stuck()) {
-        Some(unwritten) => Err(EngineError::NotDestaged { unwritten: Box::new(unwritten) }),
+        Some(unwritten) => Err(unwritten.into()),
         None => Ok(()),
     }
 }

@@ -18,7 +18,7 @@ pub(in crate::engine) async fn empty(parts: &Parts, space: &mut Workspace) -> Re
     write_out(parts, space, ring).await?;
     let cache = parts.writeback.cache();
     if let Some(unwritten) = cache.and_then(|cache| cache.unwritten().filter(|_| cache.journal().is_held())) {
-        return Err(EngineError::NotDestaged { unwritten: Box::new(unwritten) });
+        return Err(unwritten.into());
     }
     ring.log.retire(&parts.members, &parts.flusher, &parts.replies).await?;
     journal::settle(parts);
@@ -58,8 +58,7 @@ async fn put_again(parts: &Parts, space: &mut Workspace, ring: &Journal) -> Resu
         if before.replace(now) == Some(now) {
             // It is full of what can't be written out.
             let unwritten = parts.writeback.cache().and_then(|cache| cache.unwritten());
-            return Err(unwritten
-                .map_or(EngineError::Busy, |unwritten| EngineError::NotDestaged { unwritten: Box::new(unwritten) }));
+            return Err(unwritten.map_or(EngineError::Busy, EngineError::from));
         }
     }
 }

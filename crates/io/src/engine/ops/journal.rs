@@ -91,7 +91,7 @@ pub(in crate::engine) async fn retire(parts: &Parts, lba: Lba, len: Sectors) -> 
 fn check_written(parts: &Parts) -> Result<(), EngineError> {
     let cache = parts.writeback.cache();
     let unwritten = cache.and_then(|cache| cache.unwritten().filter(|_| cache.is_blocked()));
-    unwritten.map_or(Ok(()), |unwritten| Err(EngineError::NotDestaged { unwritten: Box::new(unwritten) }))
+    unwritten.map_or(Ok(()), |unwritten| Err(unwritten.into()))
 }
 
 /// Whether the journal has something of a range that would come back after a stop.

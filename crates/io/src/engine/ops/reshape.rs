@@ -299,8 +299,7 @@ async fn write_out(
     core.moving.wait_untouched(source.tasks()).await;
     if is_dirty(stripes) && !planted!(ReshapeDirtyLeft) {
         let unwritten = source.writeback.cache().and_then(|cache| cache.unwritten());
-        return Err(unwritten
-            .map_or(EngineError::Busy, |unwritten| EngineError::NotDestaged { unwritten: Box::new(unwritten) }));
+        return Err(unwritten.map_or(EngineError::Busy, EngineError::from));
     }
     source.members.check_frozen()
 }
