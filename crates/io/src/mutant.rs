@@ -120,6 +120,7 @@ mutants! {
     ReservedJournaled: "pages of a stripe that is being written past the cache go into the journal",
     UnflownPagesClean: "pages that could not be written out count as in the journal, though they were newer",
     JournalOfClean: "the journal has pages of an array that is marked clean",
+    LiveTakenIn: "without write-back a write of what the journal has is in memory alone when it is replied to",
     LiveReplaced: "what the journal has is replaced without it",
     JournalKeptAtJoin: "who is there changes while the journal holds pages",
     JournalIgnored: "a start does not look into the journal",

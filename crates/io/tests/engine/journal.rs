@@ -308,12 +308,17 @@ fn what_was_not_committed_is_struck_out() {
 
 /// What members hold after a durable write.
 fn with_durable(engine: &mut Engine<MemDisk, u64>, lba: u64, bytes: &[u8]) -> Members {
+    with_written(engine, durable(lba, bytes))
+}
+
+/// What members hold as soon as a write is replied to.
+fn with_written(engine: &mut Engine<MemDisk, u64>, command: Command) -> Members {
     let mut replies = Vec::new();
-    engine.submit(1, durable(lba, bytes));
-    while engine.in_flight() > 0 {
+    engine.submit(1, command);
+    while replies.is_empty() {
         engine.turn(&mut replies).expect("memory does not break");
     }
-    assert!(replies.pop().is_some_and(|reply| reply.result.is_ok()), "{lba}: written");
+    assert!(replies.pop().is_some_and(|reply| reply.result.is_ok()), "written");
     engine.geometry().all_members().iter().map(|slot| engine.disk().member(slot).map(<[u8]>::to_vec)).collect()
 }
 
@@ -331,6 +336,33 @@ fn with_two_wrong_blocks() -> (TestEngine, u64) {
         engine.disk_mut().data_mut(at.member)[sector] ^= 1;
     }
     (engine, unit)
+}
+
+/// Without write-back, from some time on or from a start on, whatever is replied to is there though the program is
+/// killed, also what is written of pages that the journal has.
+#[test]
+fn what_is_written_through_over_the_journal_is_not_in_memory_alone() {
+    let [shape, ..] = journaled();
+    for (is_start, has_cache) in [(false, true), (true, true), (true, false)] {
+        let mut engine = engine_of(shape);
+        write(&mut engine, 0, &noise(1, 8)).expect("written");
+        flush(&mut engine);
+        let left = if is_start {
+            let left = engine.disk().cut(&mut Random(11));
+            let mut engine = reopened(&left, MemberSet::EMPTY);
+            if has_cache {
+                engine.install_cache(CacheMode::WriteThrough, &Pool::new(Bytes(16 << 20)), Bytes(4 << 20));
+            }
+            with_written(&mut engine, Command::Write { lba: Lba(0), buf: buf(&noise(2, 8)), fua: false })
+        } else {
+            assert!(engine.set_cache_mode(CacheMode::WriteThrough));
+            write(&mut engine, 0, &noise(2, 8)).expect("written");
+            images(&engine)
+        };
+        let context = format!("after a start: {is_start}, with a cache: {has_cache}");
+        let found = block(&mut reopened(&left, MemberSet::EMPTY), 0).expect("read");
+        assert!(found == noise(2, 8), "{context}");
+    }
 }
 
 /// What is being written out when a flush begins, and can't be, is durable when the flush is over.

@@ -69,7 +69,8 @@ async fn write_all<'a>(
         write_parts(parts, space, &mut request, range, answerable).await?;
     }
     // Without write-back nothing that is in memory alone is replied to.
-    if request.is_cached && (request.fua || !sides.below.writeback.is_on()) {
+    let is_through = !sides.below.writeback.is_on() && !planted!(LiveTakenIn);
+    if request.is_cached && (request.fua || is_through) {
         keep(&sides.below, &request).await?;
     }
     if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
