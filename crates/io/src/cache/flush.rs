@@ -86,9 +86,9 @@ impl View<'_> {
     #[must_use]
     pub fn is_left_at(&self, (_, count): FlushMark, lba: Lba, len: Sectors) -> bool {
         let shape = self.store.shape;
-        let pages: Vec<Lba> = self.pages_of(lba, len.0).collect();
+        let pages = lba.0 / PAGE_SECTORS * PAGE_SECTORS..lba.0 + len.0;
         let mut before = self.journal.fresh.iter().take_while(|(number, _)| *number < count);
-        before.any(|(_, page)| pages.contains(page) && self.fate(*page, &shape) != Fate::Gone)
+        before.any(|(_, page)| pages.contains(&page.0) && self.fate(*page, &shape) != Fate::Gone)
     }
 
     /// How many of these sectors are of pages that are all live, as the first is, or all not; and whether it is.
@@ -213,21 +213,18 @@ impl Edit<'_> {
     /// Takes note that a record of the journal has these ranges, which were taken in.
     pub fn note_record(&mut self, sequence: LogSequence, ranges: impl Iterator<Item = (Lba, Sectors)>) {
         let Self { store, journal, .. } = self;
-        let mut pages = Vec::new();
         for (lba, len) in ranges {
             for piece in store.shape.pieces(lba, len.0) {
                 let page = store.shape.lba(piece.stripe, piece.place);
                 let Some(slot) = store.stripes.find(piece.stripe) else { continue };
-                if pages.contains(&page) || store.page(slot, piece.place).is_none() {
+                if store.page(slot, piece.place).is_none() || !journal.note_record(sequence, page) {
                     continue;
                 }
-                pages.push(page);
                 journal.hold(sequence);
                 let older = store.look(slot, piece.place, |page| page.journaled.dirty.replace(sequence));
                 older.into_iter().for_each(|older| journal.let_go(older));
             }
         }
-        journal.note_record(sequence, pages);
         journal.settle(sequence);
     }
 
@@ -269,7 +266,7 @@ impl Edit<'_> {
     /// Has up to so many fresh pages go into the journal, of live pages only or of all that are not about to be
     /// written whole: appends their sectors to `going`.
     pub fn take_fresh(&mut self, most: usize, only_live: bool, going: &mut Vec<(Lba, Lease)>) {
-        let mut left = Vec::new();
+        let mut left = std::mem::take(&mut self.journal.passed_over);
         let shape = self.store.shape;
         while self.journal.going.len() < most
             && let Some((number, page)) = self.journal.fresh.pop_front()
@@ -288,14 +285,18 @@ impl Edit<'_> {
             });
             self.journal.go(number, page);
         }
-        left.into_iter().rev().for_each(|page| self.journal.fresh.push_front(page));
+        left.drain(..).rev().for_each(|page| self.journal.fresh.push_front(page));
+        self.journal.passed_over = left;
     }
 
     /// Takes note that a record has what went into the journal; none: it could not be written.
     pub fn journaled(&mut self, record: Option<LogSequence>) {
         let shape = self.store.shape;
-        let pages: Vec<Lba> = self.journal.going.drain(..).map(|(_, page)| page).collect();
-        for &page in &pages {
+        let mut going = std::mem::take(&mut self.journal.going);
+        for (_, page) in going.drain(..) {
+            if let Some(sequence) = record {
+                self.journal.note_record(sequence, page);
+            }
             let Some((slot, place)) = self.look().find(page, &shape) else { continue };
             let Self { store, journal, .. } = self;
             store.look(slot, place, |held| {
@@ -317,19 +318,16 @@ impl Edit<'_> {
                 }
             });
         }
+        // Its memory is for the next.
+        self.journal.going = going;
         self.policy.note_journal();
-        if let Some(sequence) = record {
-            self.journal.note_record(sequence, pages);
-            self.journal.settle(sequence);
-        }
+        record.into_iter().for_each(|sequence| self.journal.settle(sequence));
     }
 
-    /// The records that nobody needs any more, once.
-    pub fn released(&mut self) -> Vec<LogSequence> {
+    /// A record that nobody needs any more, once.
+    pub fn released(&mut self) -> Option<LogSequence> {
         let released = self.journal.released();
-        if !released.is_empty() {
-            self.policy.note_journal();
-        }
+        released.into_iter().for_each(|_| self.policy.note_journal());
         released
     }
 

@@ -12,7 +12,7 @@
 //!   without the cache waits until it is not live.
 //! - A record is released when nobody holds it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::ops::Range;
 
@@ -43,15 +43,18 @@ pub(super) struct Journal {
     pub(super) is_pressed: bool,
     /// Pages that became fresh, by their first sectors, each with its number in that order; some are not any more.
     pub(super) fresh: VecDeque<(u64, Lba)>,
+    /// Memory for those that are passed over, to be used again.
+    pub(super) passed_over: Vec<(u64, Lba)>,
     /// How many there ever were.
     pub(super) count: u64,
     /// Pages that go into the journal.
     pub(super) going: Vec<(u64, Lba)>,
     /// The newest record that has something of a page; none yet of those that go there.
     live: HashMap<Lba, Option<LogSequence>, BuildHasherDefault<NumberHasher>>,
-    /// What each record has, oldest first.
-    records: VecDeque<(LogSequence, Vec<Lba>)>,
-    held: BTreeMap<LogSequence, usize>,
+    /// The pages that records have, the oldest record's first.
+    records: VecDeque<(LogSequence, Lba)>,
+    /// For how many pages each record is held.
+    held: HashMap<LogSequence, usize, BuildHasherDefault<NumberHasher>>,
     /// Records that nobody holds any more.
     released: Vec<LogSequence>,
     /// Parity stripes that are being written without the cache.
@@ -96,12 +99,13 @@ impl Journal {
         self.live.insert(page, None);
     }
 
-    /// Takes note that a record has these pages.
-    pub(super) fn note_record(&mut self, sequence: LogSequence, pages: Vec<Lba>) {
-        for &page in &pages {
-            self.live.insert(page, Some(sequence));
+    /// Takes note that the newest record has a page; whether that is news.
+    pub(super) fn note_record(&mut self, sequence: LogSequence, page: Lba) -> bool {
+        let is_new = self.live.insert(page, Some(sequence)) != Some(Some(sequence));
+        if is_new {
+            self.records.push_back((sequence, page));
         }
-        self.records.push_back((sequence, pages));
+        is_new
     }
 
     pub(super) fn hold(&mut self, sequence: LogSequence) {
@@ -124,20 +128,18 @@ impl Journal {
         }
     }
 
-    /// The records that nobody holds any more, once.
-    pub(super) fn released(&mut self) -> Vec<LogSequence> {
-        std::mem::take(&mut self.released)
+    /// A record that nobody holds any more, once.
+    pub(super) fn released(&mut self) -> Option<LogSequence> {
+        self.released.pop()
     }
 
     /// Takes note that records up to this one count no more after a stop; whether anything did before.
     pub(super) fn marked(&mut self, upto: LogSequence) -> bool {
         let before = self.live.len();
         while self.records.front().is_some_and(|(sequence, _)| *sequence <= upto) {
-            let (sequence, pages) = self.records.pop_front().expect("there is one");
-            for page in pages {
-                if self.live.get(&page) == Some(&Some(sequence)) {
-                    self.live.remove(&page);
-                }
+            let (sequence, page) = self.records.pop_front().expect("there is one");
+            if self.live.get(&page) == Some(&Some(sequence)) {
+                self.live.remove(&page);
             }
         }
         self.live.len() < before

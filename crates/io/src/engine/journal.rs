@@ -3,13 +3,14 @@
 //!
 //! It is a log of its own, beside the other one in the log's area: a record is on one member more than can be lost.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
-use uraid_layout::{Bytes, MemberSet};
+use uraid_layout::{Bytes, Lba, MemberSet};
 
 use super::log::Log;
 use super::tasks::Waiters;
 use super::writeback::WriteBack;
+use crate::buf::Lease;
 use crate::cache::Mark;
 use crate::format::BLOCK;
 use crate::format::log::record::total_bytes;
@@ -40,6 +41,8 @@ pub(super) struct Journal {
     /// How many wait until something is not live, and how many until something is in the journal or written out.
     pressing: Cell<u32>,
     awaiting: Cell<u32>,
+    /// Memory for what goes into a record, to be used again.
+    pub(super) content: RefCell<Vec<(Lba, Lease)>>,
     /// What is being written out since the ring became full enough for that.
     pub(super) hurried: Cell<Option<Mark>>,
     /// Whose place another member is about to take.
@@ -68,6 +71,7 @@ impl Journal {
             changed: Waiters::default(),
             pressing: Cell::new(0),
             awaiting: Cell::new(0),
+            content: RefCell::default(),
             hurried: Cell::default(),
             leaving: Cell::default(),
         })

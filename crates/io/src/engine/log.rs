@@ -24,6 +24,7 @@ mod writer;
 
 use std::cell::{Cell, RefCell};
 
+use smallvec::SmallVec;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet};
 
 use super::counters::Fill;
@@ -232,7 +233,7 @@ impl Log {
     ) -> Option<MemberSet> {
         let state = self.state.borrow();
         let lost = members.missing().union(members.rebuilding()).union(without);
-        let mut able: Vec<&Writer> =
+        let mut able: SmallVec<[&Writer; 16]> =
             state.writers.iter().flatten().filter(|writer| !lost.contains(writer.slot())).collect();
         let turn = usize::try_from(state.next.0 % able.len().max(1) as u64).expect("members are few");
         able.rotate_left(turn);

@@ -129,8 +129,9 @@ pub(in crate::engine) fn settle(parts: &Parts) {
 
 /// The same; nobody looks again for that.
 fn pass_on(parts: &Parts, journal: &Journal) {
-    let released = parts.writeback.with(|cache| cache.journal_mut().released()).unwrap_or_default();
-    released.into_iter().for_each(|sequence| journal.log.release(sequence, &parts.members));
+    while let Some(sequence) = parts.writeback.with(|cache| cache.journal_mut().released()).flatten() {
+        journal.log.release(sequence, &parts.members);
+    }
     let _ = parts.writeback.with(|cache| cache.journal_mut().marked(journal.log.marked()));
     journal.press(&parts.writeback);
 }
@@ -169,7 +170,7 @@ async fn put_alone(parts: &Parts, journal: &Journal, only_live: bool) -> Result<
         let _ = parts.writeback.with(Cache::hurry);
         return Ok(false);
     };
-    let mut going: Vec<(Lba, Lease)> = Vec::new();
+    let mut going = journal.content.take();
     let _ = parts.writeback.with(|cache| cache.journal_mut().take_fresh(journal.most, only_live, &mut going));
     if going.is_empty() {
         return Ok(true);
@@ -186,6 +187,8 @@ async fn put_alone(parts: &Parts, journal: &Journal, only_live: bool) -> Result<
     };
     let result = journal.log.put_pages(fill, members).await;
     let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(result.as_ref().ok().copied()));
+    going.clear();
+    journal.content.replace(going);
     result?;
     members.failures_recorded().await?;
     if journal.log.is_fuller_than(FLUSH_SHARE / 2) {
