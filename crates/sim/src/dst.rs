@@ -71,6 +71,7 @@ use array::{Array, Opened, Seen};
 use client::{Client, End};
 use extras::Extras;
 use found::Found;
+use rot::RottenLog;
 use served::{Mover, suits};
 use session::given_up_late;
 use shapes::{survived, tolerance};
@@ -327,7 +328,10 @@ impl Run {
             self.array.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
             self.report.rotten.logs += u64::from(self.array.rotten_log.is_some());
         }
-        if weather == Weather::Rough {
+        // Of what has one copy left nothing may be lost before it has another.
+        let has_copy = self.array.rotten_log.is_some_and(|rotten| rotten.has_copy);
+        let is_rough = weather == Weather::Rough && !has_copy;
+        if is_rough {
             self.spoil(&mut found.members);
         }
         self.report.counts.lives += 1;
@@ -338,11 +342,11 @@ impl Run {
             self.shelf.hand_out(found.verdict.missing(), &mut administrator.roster);
         }
         self.report.counts.degraded += u64::from(!missing.is_empty());
-        if weather == Weather::Rough {
+        if is_rough {
             self.draw_cut(&disk);
         }
-        let mut faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
-        if self.extras.deadlines.is_some() && weather == Weather::Rough && self.own.chance(2, 3) {
+        let mut faults = if is_rough { self.draw_faults(missing) } else { Faults::default() };
+        if self.extras.deadlines.is_some() && is_rough && self.own.chance(2, 3) {
             if faults.members.is_empty() && self.array.silent.is_none() {
                 faults.members = *self.own.pick(&survived(&self.array.shapes(), missing));
             }
@@ -384,7 +388,8 @@ impl Run {
         self.report.counts.lies += disk.lies();
         self.array.note_faults(&disk);
         self.end(&disk, &found, end, was_open);
-        if let Some(member) = self.array.rotten_log.take_if(|_| std::mem::take(&mut self.array.is_refused)) {
+        let is_refused = std::mem::take(&mut self.array.is_refused);
+        if let Some(RottenLog { member, .. }) = self.array.rotten_log.take_if(|_| is_refused) {
             self.report.rotten.refused += 1;
             if Repair::new(&self.array.scenario.geometry, missing.with(member)).is_err() {
                 // Nobody else has what its log has lost.

@@ -4,14 +4,15 @@
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, Lba, Sectors};
 
-use super::blocking::{flush, perform};
+use super::blocking::perform;
 use super::error::RecoverError;
 use super::redo::{Lane, Pending, copies, load, pending, renew};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
+use crate::format::log::Ring;
 use crate::format::log::record::{Header, LogSequence};
-use crate::format::superblock::Superblock;
-use crate::format::{BLOCK, BLOCK_BYTES};
+use crate::format::log::replay::{Held, ReplayError};
+use crate::format::superblock::{Area, Superblock};
 use crate::member::Access;
 
 /// What the journal has, and where.
@@ -36,8 +37,8 @@ impl Pages {
         self.records.is_empty()
     }
 
-    /// What the journals of the present members have. For writing, the newest record is there durably on all who have
-    /// it, or on none of them, when this is over.
+    /// What the journals of the present members have. For writing, the newest record is there durably on all who are to
+    /// have it when this is over.
     ///
     /// # Errors
     /// When a member fails, or its journal is damaged.
@@ -51,10 +52,15 @@ impl Pages {
         if !superblocks.iter().flatten().any(has_journal) || planted!(JournalIgnored) {
             return Ok(Self::default());
         }
-        let Pending { redo, held } = pending(disk, superblocks, std::slice::from_ref(geometry), Lane::Journal)?;
+        let Pending { mut redo, mut held } = pending(disk, superblocks, std::slice::from_ref(geometry), Lane::Journal)?;
+        let is_left_over = |header: &&Header| !redo.contains(&header.sequence);
+        let incomplete = held.records().find(is_left_over).filter(|_| !planted!(LoneCopyDropped)).cloned();
+        redo.extend(incomplete.iter().map(|header| header.sequence));
         if access == Access::ReadWrite {
+            if let Some(header) = incomplete.filter(|_| !planted!(LoneCopyKept)) {
+                complete(disk, superblocks, &header, &mut held)?;
+            }
             renew(disk, superblocks, &redo, &held, Lane::Journal)?;
-            strike(disk, superblocks, held.records().filter(|header| !redo.contains(&header.sequence)))?;
         }
         let mut pages = Self::default();
         for (header, own) in copies(&redo, &held, superblocks) {
@@ -80,19 +86,35 @@ impl Pages {
     }
 }
 
-/// Has records not be there that never were committed: later ones come after them.
-fn strike<'a>(
+/// Has a record be there on all who are to have it, as one of them has it.
+///
+/// Whether it was cut off before it was committed, or was, and a copy has rotted, nobody can say. It is the newest: what
+/// it has may count either way.
+fn complete(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
-    records: impl Iterator<Item = &'a Header>,
+    header: &Header,
+    held: &mut Held,
 ) -> Result<(), RecoverError> {
-    for header in records.filter(|_| !planted!(UncommittedKept)) {
-        let Some(own) = &superblocks[header.slot.index()] else { continue };
-        let zeros = Buf::zeroed(BLOCK.bytes());
-        let offset = Bytes(Lane::Journal.place(own).offset.0 + header.position.0);
-        let segments = smallvec![zeros.lease_read(0..BLOCK_BYTES)];
+    let source = superblocks[header.slot.index()].as_ref().expect("who has a record is present");
+    let (mut record, _) = load(disk, source, header, Lane::Journal)?;
+    for own in superblocks.iter().flatten().filter(|own| header.participants.contains(own.slot)) {
+        let mut records: Vec<&Header> = held.records().filter(|other| other.slot == own.slot).collect();
+        records.sort_unstable_by_key(|other| other.sequence);
+        if records.last().is_some_and(|newest| newest.sequence == header.sequence) {
+            continue;
+        }
+        let lost = ReplayError::Lost { member: own.slot, sequence: header.sequence };
+        let Area { offset, size } = own.journal_area().ok_or(lost)?;
+        let mut ring = Ring::new(0..size.0);
+        records.iter().for_each(|other| ring.take(other.sequence, other.position, other.total()));
+        let position = ring.find(header.total(), Bytes(0)).ok_or(lost)?;
+        let copy = Header { slot: own.slot, position, ..header.clone() };
+        copy.encode(record.as_mut());
+        let segments = smallvec![record.lease_read(0..record.len())];
+        let offset = Bytes(offset.0 + position.0);
         perform(disk, [DiskOp { tag: 0, member: own.slot, kind: OpKind::Write, offset, segments }])?;
-        perform(disk, [flush(own.slot)])?;
+        held.add(copy);
     }
     Ok(())
 }

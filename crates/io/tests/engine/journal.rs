@@ -243,9 +243,10 @@ fn what_was_flushed_is_there_for_reading_only() {
     }
 }
 
-/// A record that not all have who were to have it was never committed, and is not completed by what comes after it.
+/// The newest record counts as long as one member has it, whether it was cut off or a copy has rotted, and is on all
+/// who are to have it before anything comes after it.
 #[test]
-fn what_was_not_committed_is_struck_out() {
+fn what_one_member_has_of_the_newest_record_counts() {
     let [shape, ..] = journaled();
     let mut engine = engine_of(shape);
     write(&mut engine, 0, &noise(1, 8)).expect("written");
@@ -256,54 +257,79 @@ fn what_was_not_committed_is_struck_out() {
     let before = images(&engine);
     flush(&mut engine);
     let after = engine.disk().cut(&mut Random(8));
-    let journal = |bytes: &[u8]| {
-        let area = superblock(bytes).journal_area().expect("there is a journal");
-        usize::try_from(area.offset.0).expect("small")..usize::try_from(area.offset.0 + area.size.0).expect("small")
-    };
-    let has_changed = |slot: usize| {
-        let (one, other) = (before[slot].as_ref().expect("there"), after[slot].as_ref().expect("there"));
-        one[journal(one)] != other[journal(other)]
-    };
-    let got: Vec<usize> = (0..before.len()).filter(|&slot| has_changed(slot)).collect();
+    let changed = |slot: usize| changes(before[slot].as_ref().expect("there"), after[slot].as_ref().expect("there"));
+    let got: Vec<usize> = (0..before.len()).filter(|&slot| !changed(slot).is_empty()).collect();
     assert_eq!(got.len(), 2, "two members have a record");
-    // Without another member, what comes after it goes elsewhere.
-    for (&lost, without) in
-        got.iter().flat_map(|lost| tolerated(&shape.geometry()).into_iter().map(move |out| (lost, out)))
-    {
-        let context = format!("without the copy of {lost}, and {without:?}");
-        // This one's never got there.
+    for (&damaged, is_rot) in got.iter().flat_map(|damaged| [(damaged, false), (damaged, true)]) {
         let mut left = after.clone();
-        let bytes = left[lost].as_mut().expect("there");
-        let range = journal(bytes);
-        bytes[range.clone()].copy_from_slice(&before[lost].as_ref().expect("there")[range]);
-        let mut engine = reopened(&left, without);
-        engine.install_cache(CacheMode::WriteBack, &Pool::new(Bytes(16 << 20)), Bytes(4 << 20));
-        let mut content = empty(&shape);
-        put(&mut content, 0, &noise(1, 8));
-        if without.iter().any(|slot| slot.index() == lost) {
-            // Whoever is not there may have had it.
-            put(&mut content, last, &noise(2, 8));
+        let bytes = left[damaged].as_mut().expect("there");
+        if is_rot {
+            // In its content.
+            bytes[changed(damaged)[4096 + 77]] ^= 4;
+        } else {
+            // It never got there.
+            let range = journal(bytes);
+            bytes[range.clone()].copy_from_slice(&before[damaged].as_ref().expect("there")[range]);
         }
-        assert_has(&mut engine, &content, &context);
-        for number in 1..4 {
-            let (lba, page) = (number * stripe, noise(3 + number, 8));
-            put(&mut content, lba, &page);
-            let now = with_durable(&mut engine, lba, &page);
-            assert_has(&mut reopened(&now, without), &content, &context);
-        }
-        if without.is_empty() {
-            // What is newer is in place, and whoever never had it is lost: it does not come back for that.
-            let mut engine = reopened(&left, without);
-            let bytes = noise(9, stripe);
-            let now = with_durable(&mut engine, last, &bytes);
-            let mut content = empty(&shape);
-            put(&mut content, 0, &noise(1, 8));
-            put(&mut content, last, &bytes);
-            for out in tolerated(&shape.geometry()) {
-                assert_has(&mut reopened(&now, out), &content, &format!("{context}, then without {out:?}"));
-            }
+        for without in tolerated(&shape.geometry()) {
+            let context = format!("without the copy of {damaged}, rotten: {is_rot}, and {without:?}");
+            let has_copy = got.iter().any(|&slot| slot != damaged && !without.iter().any(|out| out.index() == slot));
+            goes_on_with(&shape, &left, without, (last, has_copy), &context);
         }
     }
+}
+
+/// What is left, opened without some members, has the first page of content, and that at `last` or zeros; and what is
+/// written then, whoever of those is lost that may be.
+fn goes_on_with(shape: &Shape, left: &Members, without: MemberSet, (last, has_last): (u64, bool), context: &str) {
+    let stripe = shape.geometry().stripe_sectors().0;
+    let mut content = empty(shape);
+    put(&mut content, 0, &noise(1, 8));
+    if has_last {
+        put(&mut content, last, &noise(2, 8));
+    }
+    let open = || {
+        let mut engine = reopened(left, without);
+        engine.install_cache(CacheMode::WriteBack, &Pool::new(Bytes(16 << 20)), Bytes(4 << 20));
+        engine
+    };
+    let mut engine = open();
+    assert_has(&mut engine, &content, context);
+    let now: Members =
+        shape.geometry().all_members().iter().map(|one| engine.disk().member(one).map(<[u8]>::to_vec)).collect();
+    let also = if without.is_empty() { tolerated(&shape.geometry()) } else { vec![without] };
+    for &out in &also {
+        assert_has(&mut reopened(&now, out), &content, &format!("{context}, at once, then without {out:?}"));
+    }
+    for number in 1..4 {
+        let (lba, page) = (number * stripe, noise(3 + number, 8));
+        put(&mut content, lba, &page);
+        let now = with_durable(&mut engine, lba, &page);
+        for &out in &also {
+            assert_has(&mut reopened(&now, out), &content, &format!("{context}, then without {out:?}"));
+        }
+    }
+    // What is newer is in place: what the record has does not come back for that.
+    let mut content = empty(shape);
+    put(&mut content, 0, &noise(1, 8));
+    let bytes = noise(9, stripe);
+    put(&mut content, last, &bytes);
+    let now = with_durable(&mut open(), last, &bytes);
+    for &out in &also {
+        assert_has(&mut reopened(&now, out), &content, &format!("{context}, overwritten, then without {out:?}"));
+    }
+}
+
+/// Where a member's journal is.
+fn journal(bytes: &[u8]) -> std::ops::Range<usize> {
+    let area = superblock(bytes).journal_area().expect("there is a journal");
+    usize::try_from(area.offset.0).expect("small")..usize::try_from(area.offset.0 + area.size.0).expect("small")
+}
+
+/// The bytes of blocks of a member's journal that have changed.
+fn changes(before: &[u8], after: &[u8]) -> Vec<usize> {
+    let blocks = journal(after).step_by(4096).filter(|&at| before[at..at + 4096] != after[at..at + 4096]);
+    blocks.flat_map(|at| at..at + 4096).collect()
 }
 
 /// What members hold after a durable write.

@@ -27,6 +27,7 @@ use super::finding::Finding;
 use super::found::Found;
 use super::model::Model;
 use super::report::Counts;
+use super::rot::RottenLog;
 use super::scenario::{self, Scenario};
 use super::session::settle_superblocks;
 use super::shapes::{survive, survived, tolerance};
@@ -53,7 +54,7 @@ pub(super) struct Array {
     /// Which members corrupt what, where there are checksums.
     pub(super) silent: Option<Silent>,
     /// Whose log has rotted since it was begun anew, and whether that has kept the array from being opened.
-    pub(super) rotten_log: Option<MemberIndex>,
+    pub(super) rotten_log: Option<RottenLog>,
     pub(super) is_refused: bool,
     /// Whether so much has gone wrong at once that members may lack something.
     pub(super) may_lack: bool,
@@ -323,7 +324,7 @@ impl Array {
     fn broken(&mut self, disk: &SimDisk, verdict: &Verdict, error: &RecoverError) -> Result<Opened, Finding> {
         self.trace.note(format_args!("opening failed: {error}"));
         if let RecoverError::Log(ReplayError::Lost { member, .. }) = error
-            && self.rotten_log == Some(*member)
+            && self.rotten_log.is_some_and(|rotten| rotten.member == *member && !rotten.has_copy)
         {
             self.is_refused = true;
             return Ok(Opened::Broken);

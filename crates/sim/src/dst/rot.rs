@@ -2,7 +2,8 @@
 //!
 //! What must hold: one copy of a superblock is as good as the other; a damaged bitmap stands for bits that are all set;
 //! what a damaged log has lost is found, the member refused by name, and the array is opened without it, where it is
-//! not the only one. Of the newest record nobody can say that it was there, so it is left alone.
+//! not the only one. Of the newest record of the log nobody can say that it was there, so it is left alone; that of the
+//! journal counts as long as one copy is whole.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -90,9 +91,17 @@ pub(super) fn rot_heads(
     Ok(rotten)
 }
 
-/// Damages the log or the journal of one of the members that an array is opened with, anywhere but in the newest record
-/// of either: which member.
-pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> Option<MemberIndex> {
+/// What has rotted of a log or a journal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RottenLog {
+    pub(super) member: MemberIndex,
+    /// It is the newest record of the journal, of which somebody else who is there has a copy: that one counts.
+    pub(super) has_copy: bool,
+}
+
+/// Damages the log or the journal of one of the members that an array is opened with; not the newest record of the log,
+/// nor that of the journal where nobody else has it.
+pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> Option<RottenLog> {
     let truth = &found.verdict.superblock;
     if truth.consistency != Consistency::Log {
         return None;
@@ -117,11 +126,18 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     let (latest, older): (Vec<_>, Vec<_>) = held[&own.slot].iter().partition(is_newest);
     let log = own.areas.log;
     let mut at = random.below(log.size.0);
-    if !older.is_empty() && random.chance(3, 4) {
+    let is_in_journal = |record: &&&InLog| record.lane == JOURNAL;
+    let latest_page = latest.iter().find(is_in_journal).filter(|_| random.chance(3, 4));
+    if let Some(InLog { range, .. }) = latest_page {
+        at = random.within(range.start, range.end - 1);
+    } else if !older.is_empty() && random.chance(3, 4) {
         let range = &random.pick(&older).range;
         at = random.within(range.start, range.end - 1);
     }
-    if latest.iter().any(|record| record.range.contains(&at)) {
+    let hit = latest.iter().find(|record| record.range.contains(&at));
+    let has = |slot: &MemberIndex, hit: &InLog| held[slot].iter().any(|record| record.is_copy_of(hit));
+    let has_copy = hit.is_some_and(|hit| held.keys().any(|slot| *slot != own.slot && has(slot, hit)));
+    if hit.is_some_and(|hit| hit.lane != JOURNAL || !has_copy) {
         return None;
     }
     // Without the only member that is up to date there is nobody to open the array with, or those who don't know that
@@ -134,8 +150,11 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     trace.note(format_args!("the log of member {} rots at byte {at}", own.slot));
     let member = found.members.get_mut(own.slot)?;
     member.rot(Bytes(log.offset.0 + sector), byte, 1 << random.below(8));
-    Some(own.slot)
+    Some(RottenLog { member: own.slot, has_copy })
 }
+
+/// The number of the journal among a member's logs.
+const JOURNAL: usize = 1;
 
 /// A record of the array's present run.
 struct InLog {
@@ -144,6 +163,12 @@ struct InLog {
     lane: usize,
     /// The bytes of the log's area that it is.
     range: Range<u64>,
+}
+
+impl InLog {
+    fn is_copy_of(&self, other: &Self) -> bool {
+        (self.sequence, self.lane) == (other.sequence, other.lane)
+    }
 }
 
 /// The records that a member has.
