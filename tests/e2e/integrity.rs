@@ -113,6 +113,13 @@ fn content_that_cannot_be_written_out_stays_in_the_journal() {
     let screen = ask(&array, &["status"]).success().text();
     assert!(screen.contains("flushes keep it in the log while that has room"), "{screen}");
     client.flush();
+    // A member that is copied keeps its place until it is written out, and that is said.
+    let new_member = array.path("new");
+    let _ = ask(&array, &["replace", "2", new_member.to_str().unwrap(), "--size", "16M"]).success();
+    let said = ask(&array, &["wait"]).code_is(1).stderr;
+    let member = array.members()[2].to_str().unwrap();
+    assert!(said.contains(&format!("Member 2 ({member}) is replaced only then")), "{said}");
+    let _ = ask(&array, &["fail", new_member.to_str().unwrap()]).success();
     let said = ask(&array, &["stop"]).code_is(1).stderr;
     assert!(said.contains("Nothing is lost"), "{said}");
     let said = server.end().code_is(1).stderr;
@@ -162,7 +169,7 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         let member = |slot: usize| json!({"slot": slot, "path": array.members()[slot].to_str().unwrap()});
         let unwritten = json!({
             "bytes": BLOCK, "blocks": [[0, BLOCK / 512]], "stripe_blocks": [[0, stripe / 512]],
-            "unreadable": [member(0), member(1)], "unwritable": [], "flushes_fail": true
+            "unreadable": [member(0), member(1)], "unwritable": [], "flushes_fail": true, "replacing": []
         });
         assert_eq!(now["health"]["unwritten"], unwritten);
         assert_eq!(now["health"]["troubles"], json!([]), "replacing members would not help");
@@ -196,7 +203,7 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         assert_same(&read_export(server.uri()), &image, "all of it");
         let _ = ask(&array, &["stop"]).success();
         let log = server.end().success().stderr;
-        let why = "8 sectors of them can't be written out, sectors 0..+8: members 0 and 1 can't be read there";
+        let why = "8 sectors can't be written out, sectors 0..+8: members 0 and 1 can't be read there";
         for part in ["unwritten", "4 KiB that clients have written can't be written out", why] {
             assert!(log.contains(part), "{part}: {log}");
         }

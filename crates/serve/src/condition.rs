@@ -44,8 +44,9 @@ pub(crate) struct Condition {
     pub(crate) is_frozen: bool,
     /// Data that could not be written out: flushes fail, unless there is a journal with room for it.
     pub(crate) unwritten: Option<Unwritten>,
-    /// Flushes put what is not written out into a journal.
+    /// There is a journal; and it has room for what flushes put there.
     pub(crate) has_journal: bool,
+    pub(crate) has_room: bool,
     /// What members' lists of bad blocks say.
     pub(crate) lacking: Lacking,
     /// Why a rebuild, and a copy, can't continue.
@@ -78,6 +79,7 @@ impl Condition {
             is_frozen: engine.is_frozen(),
             unwritten: engine.unwritten(),
             has_journal: engine.cache().is_some_and(|cache| cache.journal().is_on()),
+            has_room: engine.cache().is_some_and(|cache| cache.journal().has_room()),
             rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
             replace_stuck: replacement.and_then(|replacement| replacement.progress.stuck),
             reshape_stuck: engine.reshape().and_then(|way| way.progress().stuck),
@@ -176,7 +178,8 @@ impl Condition {
             stripe_blocks: stripes(&description.shapes(), unwritten.ranges()),
             unreadable: named(unwritten.cause.unreadable),
             unwritable: named(unwritten.cause.unwritable),
-            flushes_fail: !self.has_journal,
+            flushes_fail: !self.has_room,
+            replacing: if self.has_journal { named(self.replacing.into_iter().collect()) } else { Vec::new() },
         };
         let replacing = self.replacing.into_iter().collect();
         let rebuild = self.rebuild_stuck.map(|stuck| held_up(Work::Rebuild, self.rebuilding, self.lost(), stuck));

@@ -200,7 +200,7 @@ fn lacking(health: &Health) -> Option<String> {
 
 /// What can't be written out, why, and what helps. Nothing helps where the array is frozen.
 fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
-    let Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable, flushes_fail } = unwritten;
+    let Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable, flushes_fail, replacing } = unwritten;
     let told: u64 = blocks.iter().map(|[start, end]| (end - start) * 512).sum();
     let more = if told < *all { " and more" } else { "" };
     let [blocks, stripe_blocks] =
@@ -212,11 +212,14 @@ fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
             size(*all)
         );
     }
-    let members = |members: &[Named], what: &str| {
+    let names = |members: &[Named]| -> Vec<String> {
         let name = |Named { slot, path }: &Named| {
             path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
         };
-        let names: Vec<String> = members.iter().map(name).collect();
+        members.iter().map(name).collect()
+    };
+    let members = |members: &[Named], what: &str| {
+        let names = names(members);
         match names.len() {
             0 => None,
             1 => Some(format!("member {} {what}", names[0])),
@@ -228,10 +231,15 @@ fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
     let because = if why.is_empty() { String::new() } else { format!(": {}", list(&why)) };
     let helps = if unwritable.is_empty() { "can be read there" } else { "take it" };
     let flushes = if *flushes_fail { "flushes fail" } else { "flushes keep it in the log while that has room" };
+    let replaced = if replacing.is_empty() {
+        String::new()
+    } else {
+        format!(". Member {} is replaced only then", list(&names(replacing)))
+    };
     format!(
         "{} that clients have written can't be written out, bytes {blocks}{more} of the array{because}; reads give it \
          from memory, and {flushes}. It is written out after a write of all of bytes {stripe_blocks}{more}, or when \
-         the members {helps}",
+         the members {helps}{replaced}",
         size(*all)
     )
 }

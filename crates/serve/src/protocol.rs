@@ -507,6 +507,8 @@ pub struct Unwritten {
     pub unwritable: Vec<Named>,
     /// Whether flushes fail for it; otherwise the log keeps it while that has room.
     pub flushes_fail: bool,
+    /// Members whose copies take their places only after that.
+    pub replacing: Vec<Named>,
 }
 
 /// A member.

@@ -123,7 +123,12 @@ impl Work {
                 is_back: one.is_back,
             }),
             Self::Rebuild => engine.rebuilding().map(of),
-            Self::Replace => engine.replacement().map(|copy| of(copy.progress)),
+            Self::Replace => engine.replacement().map(|copy| {
+                let progress = of(copy.progress);
+                // The copy takes its place when the members can be marked clean.
+                let is_kept = progress.done == progress.total && engine.unwritten().is_some();
+                Progress { is_stuck: progress.is_stuck || is_kept, ..progress }
+            }),
             Self::Initialise | Self::Scrub => engine.initialising().map(of),
         };
         progress.filter(|_| !engine.is_read_only())

@@ -65,6 +65,12 @@ impl View<'_> {
         self.journal.is_on
     }
 
+    /// Whether they can: no flush has found it full of what can't be written out since one found room.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.journal.is_on && !self.journal.is_full
+    }
+
     /// Whether any page of a range is live.
     #[must_use]
     pub fn is_live(&self, lba: Lba, len: Sectors) -> bool {
@@ -142,10 +148,19 @@ impl View<'_> {
         (self.policy.mark(), self.journal.count)
     }
 
-    /// How many pages may be fresh.
+    /// How many pages may be fresh; where only what records up to one hold is meant, those that are.
     #[must_use]
-    pub fn fresh_count(&self) -> usize {
-        self.journal.fresh.len()
+    pub fn fresh_count(&self, held_upto: Option<LogSequence>) -> usize {
+        let Some(upto) = held_upto else { return self.journal.fresh.len() };
+        let shape = &self.store.shape;
+        let is_due = |page: Lba| self.fate(page, shape) == Fate::Journal && self.is_held_upto(page, upto, shape);
+        self.journal.fresh.iter().filter(|&&(_, page)| is_due(page)).count()
+    }
+
+    /// Whether a record up to this one is held for what is dirty of a page.
+    fn is_held_upto(&self, page: Lba, upto: LogSequence, shape: &Shape) -> bool {
+        let held = self.find(page, shape).and_then(|(slot, place)| self.store.page(slot, place)?.journaled.dirty);
+        held.is_some_and(|sequence| sequence <= upto)
     }
 
     fn pages_of(&self, lba: Lba, len: u64) -> impl Iterator<Item = Lba> + use<> {
@@ -190,6 +205,11 @@ impl Edit<'_> {
     /// From now on flushes may put pages into a journal.
     pub fn turn_on(&mut self) {
         self.journal.is_on = true;
+    }
+
+    /// Takes note whether a flush has found it full of what can't be written out.
+    pub fn note_full(&mut self, is_full: bool) {
+        self.journal.is_full = is_full;
     }
 
     /// Takes in what a record of the journal has of a range. Records come in their order, each before what
@@ -263,16 +283,17 @@ impl Edit<'_> {
         has_any
     }
 
-    /// Has up to so many fresh pages go into the journal, of live pages only or of all that are not about to be
-    /// written whole: appends their sectors to `going`.
-    pub fn take_fresh(&mut self, most: usize, only_live: bool, going: &mut Vec<(Lba, Lease)>) {
+    /// Has up to so many fresh pages go into the journal, all that are not about to be written whole or what records up
+    /// to one hold: appends their sectors to `going`.
+    pub fn take_fresh(&mut self, most: usize, held_upto: Option<LogSequence>, going: &mut Vec<(Lba, Lease)>) {
         let mut left = std::mem::take(&mut self.journal.passed_over);
         let shape = self.store.shape;
         while self.journal.going.len() < most
             && let Some((number, page)) = self.journal.fresh.pop_front()
         {
             let fate = self.look().fate(page, &shape);
-            let is_wanted = fate == Fate::Journal && (!only_live || self.journal.is_live(page));
+            let is_due = |upto| self.look().is_held_upto(page, upto, &shape);
+            let is_wanted = fate == Fate::Journal && held_upto.is_none_or(is_due);
             if !is_wanted {
                 left.extend((fate != Fate::Gone).then_some((number, page)));
                 continue;

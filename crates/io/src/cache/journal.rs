@@ -39,6 +39,8 @@ pub(super) struct Journaled {
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     pub(super) is_on: bool,
+    /// The last flush that wanted room found it full of what can't be written out.
+    pub(super) is_full: bool,
     /// Nothing is to be made fresh of live pages: somebody waits until they are not.
     pub(super) is_pressed: bool,
     /// Pages that became fresh, by their first sectors, each with its number in that order; some are not any more.

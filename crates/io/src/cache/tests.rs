@@ -679,7 +679,7 @@ fn what_flew_in_vain_when_a_flush_began_is_fresh_for_it() {
     let mark = cache.journal().mark();
     assert_eq!(cache.journal().left(mark), FlushLeft::Wait);
     let mut going = Vec::new();
-    cache.journal_mut().take_fresh(1, false, &mut going);
+    cache.journal_mut().take_fresh(1, None, &mut going);
     assert!(going.is_empty(), "it flies");
     cache.settle(&geometry, &mut contents, false);
     assert_eq!(cache.journal().left(mark), FlushLeft::Journal);

@@ -101,7 +101,7 @@ impl Unwritten {
 
 impl fmt::Display for Unwritten {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} sectors of them can't be written out", self.len)?;
+        write!(f, "{} sectors can't be written out", self.len)?;
         let mut left = self.len.0;
         for (number, Range { start, end }) in self.ranges().enumerate() {
             write!(f, "{} {start}..+{}", if number == 0 { ", sectors" } else { "," }, end.0 - start.0)?;

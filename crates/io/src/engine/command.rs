@@ -48,7 +48,7 @@ pub enum Command {
     /// Reply when everything that was replied to before is durable.
     Flush,
     /// Give a member up, as if it had failed; replied to when that is on record on the others. Refused where the level
-    /// would not survive it.
+    /// would not survive it. Of a member that was missing from the start, put that on record.
     Fail {
         /// The member.
         member: MemberIndex,

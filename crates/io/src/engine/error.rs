@@ -76,7 +76,7 @@ pub enum EngineError {
     },
     /// Content of writes that were replied to could not be written.
     #[error(
-        "a flush covers every write that was acknowledged, and {unwritten}; reads give it from memory, and each flush \
+        "a flush covers all that was acknowledged, and of that {unwritten}; reads give it from memory, and each flush \
          tries again"
     )]
     NotDestaged {
@@ -84,7 +84,7 @@ pub enum EngineError {
         unwritten: Box<Unwritten>,
     },
     /// The array can't be closed: content of writes that were replied to could not be written. Only the journal has it.
-    #[error("the members can't be marked clean: {unwritten}. Nothing is lost: the log has it for the next start")]
+    #[error("{unwritten}. Nothing is lost: the log has it for the next start")]
     Journaled {
         /// Which, and why.
         unwritten: Box<Unwritten>,

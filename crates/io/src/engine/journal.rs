@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use uraid_layout::{Bytes, Lba, MemberSet};
 
 use super::log::Log;
+use super::members::Members;
 use super::tasks::Waiters;
 use super::writeback::WriteBack;
 use crate::buf::Lease;
@@ -83,9 +84,11 @@ impl Journal {
         self.leaving.set(MemberSet::EMPTY);
     }
 
-    /// At most what a record of so many pages takes of a member.
-    pub(super) fn size_of(pages: usize) -> Bytes {
-        total_bytes(pages * RUNS_MAX, Bytes(pages as u64 * BLOCK.bytes().0))
+    /// Who is to get a record of so many pages. None where that would fill a ring beyond `share` eighths.
+    pub(super) fn chosen(&self, members: &Members, pages: usize, share: u64) -> Option<MemberSet> {
+        // At most: what the record takes of a member.
+        let size = total_bytes(pages * RUNS_MAX, Bytes(pages as u64 * BLOCK.bytes().0));
+        self.log.choose(members, self.leaving.get(), self.copies, size, share)
     }
 
     /// Whether somebody waits until something is not live.

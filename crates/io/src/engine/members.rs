@@ -320,8 +320,12 @@ impl Members {
     /// # Errors
     /// [`EngineError::NotThere`]; [`EngineError::Needed`]; as [`Members::check_changes`].
     pub(super) fn check_fail(&self, member: MemberIndex) -> Result<(), EngineError> {
-        if member.index() >= self.count() || self.missing().contains(member) {
+        if member.index() >= self.count() || self.record.borrow().recorded_missing().contains(member) {
             return Err(EngineError::NotThere { member });
+        }
+        if self.missing().contains(member) {
+            // That it is missing is not on record yet.
+            return self.check_changes();
         }
         let lost = self.unready().with(member);
         if self.tolerance() == 0 || !self.can_do_without(lost) {

@@ -391,6 +391,34 @@ fn what_is_written_through_over_the_journal_is_not_in_memory_alone() {
     }
 }
 
+/// What can't be written out keeps what it takes of a ring, not all that comes after it.
+#[test]
+fn a_ring_does_not_fill_up_behind_what_can_not_be_written_out() {
+    let page = noise(2, 8);
+    let (mut engine, lba) = with_two_wrong_blocks();
+    write(&mut engine, lba, &page).expect("acknowledged");
+    flush(&mut engine);
+    let stripe = engine.geometry().stripe_sectors().0;
+    let written: Vec<u64> = (1..9).map(|number| number * stripe).collect();
+    // Many times what the ring has room for.
+    for round in 0..60 {
+        for &at in &written {
+            write(&mut engine, at, &noise(round + at, 8)).expect("written");
+        }
+        flush(&mut engine);
+        drop(run(&mut engine, durable(stripe + 8, &noise(round, 8))).expect("durable"));
+    }
+    let left = engine.disk().cut(&mut Random(5));
+    for without in tolerated(engine.geometry()) {
+        let mut engine = reopened(&left, without);
+        assert!(block(&mut engine, lba).expect("read") == page, "without {without:?}");
+        for &at in &written {
+            assert!(block(&mut engine, at).expect("read") == noise(59 + at, 8), "without {without:?}, sector {at}");
+        }
+        assert!(block(&mut engine, stripe + 8).expect("read") == noise(59, 8), "without {without:?}");
+    }
+}
+
 /// What is being written out when a flush begins, and can't be, is durable when the flush is over.
 #[test]
 fn a_flush_is_about_what_was_being_written_out_in_vain() {

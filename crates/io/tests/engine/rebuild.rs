@@ -312,6 +312,24 @@ fn pass(engine: &mut TestEngine, ticks: usize) {
     }
 }
 
+/// Nobody has written since: nothing else has put it on record.
+#[test]
+fn who_was_missing_from_the_start_is_put_on_record_when_that_is_asked_for() {
+    for shape in [small(RAID5, 4), small(rm2(3, Placement::Adjacent), 7)] {
+        let slot = MemberIndex(2);
+        let mut engine = shape.engine(MemberSet::EMPTY.with(slot), Order::Fifo);
+        assert!(engine.superblock().slots[slot.index()].state.is_written());
+        drop(run(&mut engine, fail(slot)).expect("put on record"));
+        for (number, member) in images(&engine).into_iter().enumerate().filter(|&(number, _)| number != slot.index()) {
+            let own = superblock(&member.expect("it is there"));
+            assert_eq!(own.slots[slot.index()].state, SlotState::Failed, "member {number}");
+            assert!(own.is_clean, "member {number}: nothing was written");
+        }
+        let reply = run(&mut engine, fail(slot));
+        assert!(matches!(reply, Err(EngineError::NotThere { .. })), "{reply:?}");
+    }
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let shape = small(RAID5, 4);

@@ -254,6 +254,10 @@ impl<D: LiveDisk> Changes<D> {
     }
 
     async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
+        // Who was missing at the start, and nothing was written since, may be the one that returns.
+        for slot in self.members.unrecorded().iter() {
+            self.members.fail(slot).await?;
+        }
         let prepared = self.members.prepare(path.clone(), options, slot).await?;
         let (slot, uuid) = (prepared.slot(), prepared.uuid());
         self.members.join(prepared).await?;

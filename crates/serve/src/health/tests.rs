@@ -161,6 +161,7 @@ fn what_can_not_be_written_out_is_said_with_its_place_and_what_helps() {
         unreadable: vec![named(0), named(3)],
         unwritable: vec![],
         flushes_fail: true,
+        replacing: vec![],
     };
     let said = |unwritten| words(&Health { unwritten: Some(unwritten), ..health(HealthState::Failing, 0) });
     assert_eq!(
@@ -182,12 +183,13 @@ fn what_can_not_be_written_out_is_said_with_its_place_and_what_helps() {
         unreadable: vec![],
         unwritable: vec![Named { path: None, ..named(2) }],
         flushes_fail: false,
+        replacing: vec![named(1)],
     };
     assert_eq!(
         said(many),
         "failing: 1 MiB that clients have written can't be written out, bytes 0 to 4096 and 196608 to 200704 and more \
          of the array: member 2 can't be written there; reads give it from memory, and flushes keep it in the log \
          while that has room. It is written out after a write of all of bytes 0 to 393216 and more, or when the \
-         members take it"
+         members take it. Member 1 (/srv/d1) is replaced only then"
     );
 }

@@ -12,7 +12,7 @@ use uraid_io::engine::{Command, Joining, Replacement};
 use uraid_io::format::superblock::Superblock;
 use uraid_io::member::{Access, Member};
 use uraid_io::superblock;
-use uraid_layout::MemberIndex;
+use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::{Reactor, disowning, slots};
@@ -64,6 +64,13 @@ impl<D: LiveDisk> Members<D> {
     }
 
     /// Fails a member. Completes when the failure is on record.
+    /// Members that are missing and not on record as failed.
+    pub(crate) fn unrecorded(&self) -> MemberSet {
+        let slots = self.superblock().slots;
+        let is_written = |slot: &MemberIndex| slots[slot.index()].state.is_written();
+        self.reactor.vacancies().iter().filter(is_written).collect()
+    }
+
     pub(crate) async fn fail(&self, member: MemberIndex) -> Result<()> {
         self.reactor.administer(Command::Fail { member }).await
     }

@@ -21,8 +21,14 @@ pub(in crate::engine) enum Covers {
 /// [`EngineError::NotDestaged`]; [`EngineError::FlushFailed`]; [`EngineError::Frozen`].
 pub(in crate::engine) async fn flush(sides: &Sides) -> Result<(), EngineError> {
     for parts in sides.all().filter(|parts| !parts.members.is_read_only()) {
-        if !journal::flush(parts).await? {
-            drain(parts, false).await?;
+        while !journal::flush(parts).await? {
+            match drain(parts, false).await {
+                Err(EngineError::NotDestaged { .. }) if journal::make_room(parts).await? => {}
+                drained => {
+                    drained?;
+                    break;
+                }
+            }
         }
     }
     durable(&sides.below, Covers::Replied).await

@@ -30,9 +30,12 @@ pub(in crate::engine) async fn flush(parts: &Parts) -> Result<bool, EngineError>
         }
         let left = parts.writeback.cache().map_or(FlushLeft::Nothing, |cache| cache.journal().left(mark));
         match left {
-            FlushLeft::Nothing => return Ok(true),
+            FlushLeft::Nothing => {
+                note_full(parts, false);
+                return Ok(true);
+            }
             FlushLeft::Wait => journal.changed.wait(parts.tasks()).await,
-            FlushLeft::Journal if put(parts, journal, false).await? => {}
+            FlushLeft::Journal if put(parts, journal, None).await? => {}
             FlushLeft::Journal => return Ok(false),
         }
     }
@@ -114,10 +117,36 @@ pub(super) async fn renew_copies(parts: &Parts, journal: &Journal, upto: LogSequ
             return Ok(true);
         }
         let has_some = parts.writeback.with(|cache| cache.journal_mut().refresh(upto)).unwrap_or(false);
-        if !has_some || !put(parts, journal, true).await? {
+        if !has_some || !put(parts, journal, Some(upto)).await? {
             return Ok(false);
         }
     }
+}
+
+/// Makes room where the ring is full, all else is written out, and what can't be keeps the oldest records: that goes
+/// into the journal once more. False: it takes all the room that there is.
+///
+/// # Errors
+/// As [`flush`].
+pub(super) async fn make_room(parts: &Parts) -> Result<bool, EngineError> {
+    let Some(journal) = parts.journal.as_ref().filter(|_| !planted!(FullOfUnwritten)) else { return Ok(false) };
+    let last = journal.log.last();
+    while !renew_copies(parts, journal, last).await? {
+        if parts.writeback.cache().is_none_or(|cache| cache.is_blocked()) {
+            note_full(parts, true);
+            return Ok(false);
+        }
+        journal.changed.wait(parts.tasks()).await;
+    }
+    journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
+    pass_on(parts, journal);
+    let has_room = journal.chosen(&parts.members, 1, FLUSH_SHARE).is_some();
+    note_full(parts, !has_room);
+    Ok(has_room)
+}
+
+fn note_full(parts: &Parts, is_full: bool) {
+    let _ = parts.writeback.with(|cache| cache.journal_mut().note_full(is_full));
 }
 
 /// Takes note of what nobody needs the journal for any more.
@@ -136,14 +165,15 @@ fn pass_on(parts: &Parts, journal: &Journal) {
     journal.press(&parts.writeback);
 }
 
-/// Puts what is fresh into the journal, of live pages only or all, as much as a record takes. False: there is no room.
-async fn put(parts: &Parts, journal: &Journal, only_live: bool) -> Result<bool, EngineError> {
+/// Puts what is fresh into the journal, all or what records up to one hold, as much as a record takes. False: there is
+/// no room.
+async fn put(parts: &Parts, journal: &Journal, held_upto: Option<LogSequence>) -> Result<bool, EngineError> {
     if journal.is_busy.get() {
         journal.idle.wait(parts.tasks()).await;
         return Ok(true);
     }
     journal.is_busy.set(true);
-    let result = put_alone(parts, journal, only_live).await;
+    let result = put_alone(parts, journal, held_upto).await;
     journal.is_busy.set(false);
     journal.idle.wake(parts.tasks());
     // Where there was no room nothing has changed: whoever waits for that goes on when there is.
@@ -153,25 +183,24 @@ async fn put(parts: &Parts, journal: &Journal, only_live: bool) -> Result<bool, 
     result
 }
 
-async fn put_alone(parts: &Parts, journal: &Journal, only_live: bool) -> Result<bool, EngineError> {
+async fn put_alone(parts: &Parts, journal: &Journal, held_upto: Option<LogSequence>) -> Result<bool, EngineError> {
     let members = &parts.members;
     // What is not in place is the array's only where it is not marked clean.
     let _writer = if planted!(JournalOfClean) { None } else { Some(members.begin_writing().await?) };
-    let count = parts.writeback.cache().map_or(0, |cache| cache.journal().fresh_count()).min(journal.most);
+    let count = parts.writeback.cache().map_or(0, |cache| cache.journal().fresh_count(held_upto)).min(journal.most);
     // What is to be destaged after it makes room.
-    let share = if only_live { 8 } else { FLUSH_SHARE };
-    let choose = || journal.log.choose(members, journal.leaving.get(), journal.copies, Journal::size_of(count), share);
-    let mut chosen = choose();
+    let share = if held_upto.is_some() { 8 } else { FLUSH_SHARE };
+    let mut chosen = journal.chosen(members, count, share);
     if chosen.is_none() {
         journal.log.tell_trim(members, &parts.flusher, &parts.replies).await?;
-        chosen = choose();
+        chosen = journal.chosen(members, count, share);
     }
     let Some(chosen) = chosen else {
         let _ = parts.writeback.with(Cache::hurry);
         return Ok(false);
     };
     let mut going = journal.content.take();
-    let _ = parts.writeback.with(|cache| cache.journal_mut().take_fresh(journal.most, only_live, &mut going));
+    let _ = parts.writeback.with(|cache| cache.journal_mut().take_fresh(journal.most, held_upto, &mut going));
     if going.is_empty() {
         return Ok(true);
     }

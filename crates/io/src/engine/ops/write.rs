@@ -84,19 +84,25 @@ async fn keep(parts: &Parts, request: &Request) -> Result<(), EngineError> {
     // A change of members that waits for this holds everything else back.
     let _awaiting = parts.journal.as_ref().map(Journal::begin_awaiting);
     let mark = parts.writeback.cache().map(|cache| cache.journal().mark());
-    if journal::flush(parts).await? {
-        return Ok(());
+    let is_left = || {
+        let cache = parts.writeback.cache();
+        cache.zip(mark).is_some_and(|(cache, mark)| cache.journal().is_left_at(mark, request.start, request.len))
+    };
+    while !journal::flush(parts).await? {
+        let pressing = parts.journal.as_ref().map(|journal| journal.begin_pressing(&parts.writeback));
+        let drained = flush::drain(parts, false).await;
+        drop(pressing);
+        match drained {
+            // What can't be written out is somebody else's.
+            Err(EngineError::NotDestaged { .. }) if !is_left() => break,
+            Err(EngineError::NotDestaged { .. }) if journal::make_room(parts).await? => {}
+            drained => {
+                drained?;
+                break;
+            }
+        }
     }
-    let _pressing = parts.journal.as_ref().map(|journal| journal.begin_pressing(&parts.writeback));
-    let drained = flush::drain(parts, false).await;
-    let cache = parts.writeback.cache();
-    let is_left =
-        cache.zip(mark).is_some_and(|(cache, mark)| cache.journal().is_left_at(mark, request.start, request.len));
-    match drained {
-        // What can't be written out is somebody else's.
-        Err(EngineError::NotDestaged { .. }) if !is_left => Ok(()),
-        drained => drained,
-    }
+    Ok(())
 }
 
 /// Writes a range of a request, whose memory comes back for the rest.
