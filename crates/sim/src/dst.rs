@@ -473,6 +473,7 @@ impl Run {
         let begun = client.session.begun.take();
         self.report.counts.sectors_read += client.session.reads;
         self.report.counts.unreadable += client.session.unreadable;
+        self.array.may_lack |= client.session.was_struck;
         let engine = client.session.engine;
         if self.extras.deadlines.is_some() {
             // One that hangs, or is slow, is given up though it has failed nothing.

@@ -130,7 +130,7 @@ impl Administrator {
     pub(super) fn check_scrub(&mut self, session: &Session<'_>) -> Result<(), Finding> {
         let Some(status) = session.engine.scrub() else { return Ok(()) };
         let is_spoilt = self.roster.is_spoilt;
-        let has_failed = self.roster.has_struck || !session.disk.struck().is_empty() || is_spoilt;
+        let has_failed = session.was_struck || !session.disk.struck().is_empty() || is_spoilt;
         let is_over = !status.is_running && status.position.0 == session.engine.geometry().stripes().0;
         if !has_failed && session.superblocks[0].integrity == Integrity::None && status.mismatched > Sectors(0) {
             return Err(Finding::Mismatch { sectors: status.mismatched });
@@ -262,7 +262,7 @@ impl Administrator {
         }
         let has_failed = session.disk.struck().contains(slot);
         let uuid = session.superblocks[slot.index()].member;
-        self.roster.taken_out(slot, uuid, session.disk.put(slot, None), has_failed);
+        self.roster.taken_out(slot, uuid, session.take_out(slot), has_failed);
         true
     }
 

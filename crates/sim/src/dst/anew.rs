@@ -45,7 +45,7 @@ pub(super) fn end_reshape(session: &mut Session<'_>, generation: Uuid) -> Result
             return Err(Finding::Stays { slot });
         }
         if !session.disk.is_busy(slot) {
-            session.disk.put(slot, None);
+            session.take_out(slot);
         }
     }
     settle_superblocks(&mut session.superblocks, &session.engine);

@@ -73,11 +73,11 @@ impl Copier {
         if session.engine.needs_seat() || session.disk.is_busy(seat) {
             return;
         }
-        roster.has_struck |= session.disk.struck().contains(seat);
         let is_frozen = session.engine.is_frozen();
         let has_switched = session.engine.replaced().is_some_and(|(_, count)| count > replaced);
         self.under_way = None;
-        roster.keep(session.disk.put(seat, None));
+        // A copy that did not take the place never was a member of the array.
+        roster.keep(if is_taken { session.take_out(seat) } else { session.disk.put(seat, None) });
         if is_taken && !has_switched {
             // It has taken the place of a failed one, and that may not be on record yet.
             roster.unborn = roster.unborn.with(slot);

@@ -42,8 +42,6 @@ pub(super) struct Roster {
     pub(super) settled: MemberSet,
     /// Slots whose members took the place of failed ones, which is not on record yet: they may have no superblock.
     pub(super) unborn: MemberSet,
-    /// Members that were exchanged in this life failed operations.
-    pub(super) has_struck: bool,
     /// Blocks became unreadable between its lives.
     pub(super) is_spoilt: bool,
     /// What was done so far.
@@ -67,7 +65,6 @@ impl Roster {
             unsettled: MemberSet::EMPTY,
             settled: MemberSet::EMPTY,
             unborn: MemberSet::EMPTY,
-            has_struck: false,
             is_spoilt: false,
             changes: Changes::default(),
             discarded: None,
@@ -80,7 +77,6 @@ impl Roster {
     pub(super) fn begin(&mut self) {
         (self.unsettled, self.settled, self.unborn) = (MemberSet::EMPTY, MemberSet::EMPTY, MemberSet::EMPTY);
         self.sound.clear();
-        self.has_struck = false;
     }
 
     /// Ends it: what becomes of the members that are in no slot.
@@ -130,7 +126,6 @@ impl Roster {
 
     /// Puts a member aside that was taken out of a slot, whose UUID is `uuid` for all that is known.
     pub(super) fn taken_out(&mut self, slot: MemberIndex, uuid: Uuid, member: Option<Member>, has_failed: bool) {
-        self.has_struck |= has_failed;
         if has_failed {
             self.sound.remove(&uuid);
         }

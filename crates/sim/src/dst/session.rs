@@ -24,6 +24,7 @@ use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
 use super::shapes::{survive, tolerance};
 use crate::disk::{Nanos, SimDisk, Steps};
+use crate::member::Member;
 use crate::trace::Trace;
 
 /// Longer than any operation takes that ends.
@@ -106,6 +107,8 @@ pub(super) struct Session<'a> {
     pub(super) reads: u64,
     /// Commands that failed as members hold something else than was written there.
     pub(super) unreadable: u64,
+    /// Members failed operations that are not with the array any more.
+    pub(super) was_struck: bool,
     /// What looks have shown.
     pub(super) seen: BTreeMap<Lba, Buf>,
     /// Looks that failed.
@@ -165,6 +168,7 @@ impl<'a> Session<'a> {
             is_closed: false,
             reads: 0,
             unreadable: 0,
+            was_struck: false,
             seen: BTreeMap::new(),
             blind: Vec::new(),
             pool,
@@ -280,6 +284,13 @@ impl<'a> Session<'a> {
         !failed.is_empty() && doubts.excuse_read(failed, content.start, len)
             || blocks.into_iter().any(lacks_other)
             || is_dirty && doubts.excuse_write(failed, content.start, len)
+    }
+
+    /// Takes a member of the array out that is needed no more. Others may lack what it failed to give, though whoever
+    /// comes after it has failed nothing.
+    pub(super) fn take_out(&mut self, slot: MemberIndex) -> Option<Member> {
+        self.was_struck |= self.disk.struck().contains(slot);
+        self.disk.put(slot, None)
     }
 
     /// The members that are not there, have failed something, or do not have all of their content.
