@@ -501,7 +501,9 @@ impl World {
         if let Some(member) = member.filter(|_| !is_refused) {
             match op.kind {
                 OpKind::Read => {}
-                OpKind::Write => write = Some(member.issue(op.offset, Payload::Bytes(gather(&op).into()))),
+                OpKind::Write | OpKind::WriteFua => {
+                    write = Some(member.issue(op.offset, Payload::Bytes(gather(&op).into())))
+                }
                 OpKind::Zero { len, .. } => write = Some(member.issue(op.offset, Payload::Zeros(len))),
                 OpKind::Flush => mark = Some(member.flush_begins()),
             }
@@ -606,7 +608,8 @@ impl World {
         if op.kind == OpKind::Read && member.is_unreadable(op.offset, info.len) {
             return Err(DiskError::Io { op: info, errno: Errno::IO });
         }
-        write.iter().for_each(|&write| member.complete(write));
+        let complete = if op.kind == OpKind::WriteFua { Member::complete_fua } else { Member::complete };
+        write.iter().for_each(|&write| complete(member, write));
         mark.iter().for_each(|&mark| member.flush_ends(mark));
         if *fault == Some(Fault::Flipped) {
             let at = random.below(info.len.0 / SECTOR as u64) * SECTOR as u64;

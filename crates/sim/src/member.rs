@@ -301,6 +301,24 @@ impl Member {
         self.end(id, End::Completed(self.clock), Unseen::Stays);
     }
 
+    /// The same of a write that is durable when it ends.
+    ///
+    /// # Panics
+    /// As [`Member::complete`].
+    pub(crate) fn complete_fua(&mut self, id: WriteId) {
+        let (start, len) = (self.writes[&id].offset.0, self.writes[&id].payload.len().0);
+        self.complete(id);
+        for at in (start..start + len).step_by(SECTOR) {
+            let Some(versions) = self.unflushed.get_mut(&at) else { continue };
+            let Some(own) = versions.iter().position(|version| version.write == id) else { continue };
+            self.durable.set(Bytes(at), versions[own].content());
+            versions.drain(..=own);
+            if versions.is_empty() {
+                self.unflushed.remove(&at);
+            }
+        }
+    }
+
     /// Ends a write that failed: what reads see of it stays, and a power cut may leave any of it.
     ///
     /// # Panics

@@ -198,7 +198,7 @@ impl MemDisk {
             OpKind::Read if self.meets_spoilt(op.member, &range) => {
                 return Err(DiskError::Io { op: op.info(), errno: Errno::IO });
             }
-            OpKind::Write | OpKind::Zero { .. } => self.mend(op.member, &range),
+            OpKind::Write | OpKind::WriteFua | OpKind::Zero { .. } => self.mend(op.member, &range),
             _ => {}
         }
         let start = usize::try_from(op.offset.0).expect("checked to be inside the member");
@@ -230,7 +230,7 @@ impl MemDisk {
                 counters.reads += 1;
                 counters.bytes_read.0 += op.len().0;
             }
-            OpKind::Write => {
+            OpKind::Write | OpKind::WriteFua => {
                 counters.writes += 1;
                 counters.bytes_written.0 += op.len().0;
             }
@@ -320,7 +320,7 @@ fn move_bytes(mut bytes: &mut [u8], segments: &mut [Lease], kind: OpKind) {
         bytes = rest;
         match kind {
             OpKind::Read => segment.copy_from(part),
-            OpKind::Write => segment.copy_to(part),
+            OpKind::Write | OpKind::WriteFua => segment.copy_to(part),
             OpKind::Zero { .. } | OpKind::Flush => unreachable!("zeroing and flushing have no segments"),
         }
     }

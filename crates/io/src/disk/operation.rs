@@ -19,6 +19,8 @@ pub enum OpKind {
     Read,
     /// Write the segments, in order, to the member.
     Write,
+    /// The same; it is durable when it ends.
+    WriteFua,
     /// Make a range read as zeros without sending them.
     Zero {
         /// How many bytes.
@@ -35,7 +37,7 @@ pub enum OpKind {
 pub enum OpName {
     /// [`OpKind::Read`].
     Read,
-    /// [`OpKind::Write`].
+    /// [`OpKind::Write`] and [`OpKind::WriteFua`].
     Write,
     /// [`OpKind::Zero`].
     Zero,
@@ -164,7 +166,7 @@ impl OpKind {
     pub fn name(self) -> OpName {
         match self {
             Self::Read => OpName::Read,
-            Self::Write => OpName::Write,
+            Self::Write | Self::WriteFua => OpName::Write,
             Self::Zero { .. } => OpName::Zero,
             Self::Flush => OpName::Flush,
         }
@@ -189,7 +191,9 @@ impl DiskOp {
     #[must_use]
     pub fn len(&self) -> Bytes {
         match self.kind {
-            OpKind::Read | OpKind::Write => Bytes(self.segments.iter().map(|segment| segment.len() as u64).sum()),
+            OpKind::Read | OpKind::Write | OpKind::WriteFua => {
+                Bytes(self.segments.iter().map(|segment| segment.len() as u64).sum())
+            }
             OpKind::Zero { len, .. } => len,
             OpKind::Flush => Bytes(0),
         }
@@ -214,7 +218,7 @@ impl DiskOp {
     pub fn check(&self) {
         let writable = match self.kind {
             OpKind::Read => true,
-            OpKind::Write => false,
+            OpKind::Write | OpKind::WriteFua => false,
             OpKind::Zero { .. } | OpKind::Flush => {
                 assert!(self.segments.is_empty(), "{:?} has no segments", self.kind);
                 return;

@@ -109,6 +109,9 @@ fn what_is_written_is_read_from_that_place_of_that_member() {
         run(disk, op(2, THIRD, OpKind::Flush, 0)).unwrap();
         assert!(content(disk, THIRD, 0, 16384) == [vec![0; 4096], vec![0x11; 8192], vec![0; 4096]].concat(), "{name}");
         assert!(content(disk, FIRST, 0, 16384) == vec![0; 16384], "{name}");
+        let segments = smallvec![buf.lease_read(4096..8192), buf.lease_read(0..4096)];
+        run(disk, DiskOp { segments, ..op(3, FIRST, OpKind::WriteFua, 4096) }).unwrap();
+        assert!(content(disk, FIRST, 0, 16384) == [vec![0; 4096], vec![0x11; 8192], vec![0; 4096]].concat(), "{name}");
     }
 }
 

@@ -254,7 +254,9 @@ impl UringDisk {
                     self.refused.push(op.complete(Err(error)));
                     continue;
                 }
-                self.slots[index].start(op, member.as_fd().as_raw_fd(), member.may_stall(), now);
+                // Where it goes through the page cache, whoever hands it over would do the flush.
+                let may_stall = member.may_stall() || op.kind == OpKind::WriteFua && !member.is_direct();
+                self.slots[index].start(op, member.as_fd().as_raw_fd(), may_stall, now);
                 if member.is_in_memory() && self.slots[index].is_small(AT_ONCE_MAX) {
                     let answer = self.slots[index].do_at_once();
                     self.answered.push((index, answer));

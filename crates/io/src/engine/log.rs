@@ -45,6 +45,8 @@ use writer::{BLOCK, Writer};
 #[derive(Debug)]
 pub(super) struct Log {
     state: RefCell<State>,
+    /// Of a journal: no record has anything that is about to be written in place, so each is written durably by itself.
+    is_journal: bool,
     /// Whether sums are enough of whole parity stripes.
     takes_sums: Cell<bool>,
     /// A commit is under way; and whether anything was answered that its record has and no flush covers yet.
@@ -75,13 +77,14 @@ impl Log {
         superblocks: impl Iterator<Item = Option<&'a Superblock>>,
         geometries: impl Iterator<Item = &'a Geometry>,
     ) -> Result<Self, EngineError> {
-        Ok(Self::of(State::new(superblocks, geometries)?))
+        Ok(Self::of(State::new(superblocks, geometries)?, false))
     }
 
-    fn of(state: State) -> Self {
+    fn of(state: State, is_journal: bool) -> Self {
         let (is_committing, has_answered) = (Cell::new(false), Cell::new(false));
         let (committed, placed) = (Waiters::default(), Waiters::default());
-        Self { state: RefCell::new(state), takes_sums: Cell::new(true), is_committing, has_answered, committed, placed }
+        let (state, takes_sums) = (RefCell::new(state), Cell::new(true));
+        Self { state, is_journal, takes_sums, is_committing, has_answered, committed, placed }
     }
 
     /// Begins anew with these superblocks; nothing is under way.
@@ -107,7 +110,7 @@ impl Log {
         }
         let size = writers.iter().flatten().map(|writer| writer.ring.size().0).min()?;
         let limits = Limits { group: Bytes(size / 4), record: Bytes(size / 4), stripes: u64::MAX };
-        Some(Self::of(State::of(writers, limits)))
+        Some(Self::of(State::of(writers, limits), true))
     }
 
     /// Takes a member's part of the journal in, of which nothing counts.
@@ -464,7 +467,7 @@ impl Log {
         } else {
             commit.participants
         };
-        if !(planted!(DropCommitFlush) && commit.record.is_some()) {
+        if !self.is_journal && !(planted!(DropCommitFlush) && commit.record.is_some()) {
             flusher.flush(members, whom).await;
         }
         let failed = failed.union(flusher.failures());
@@ -535,12 +538,16 @@ impl Log {
         if commit.record.is_none() {
             return MemberSet::EMPTY;
         }
-        members.operations.begin_call(Purpose::Writes);
+        let (purpose, kind) = match self.is_journal && !planted!(PagesUnflushed) {
+            true => (Purpose::Other, OpKind::WriteFua),
+            false => (Purpose::Writes, OpKind::Write),
+        };
+        members.operations.begin_call(purpose);
         for member in commit.participants.iter() {
             let state = &mut *self.state.borrow_mut();
             let (offset, total, memory) = state.writer(member).take();
             // The log is not near the data: the queue's head says nothing.
-            let mut operation = members.operations.piecewise(member, OpKind::Write, offset, DiskSector(0));
+            let mut operation = members.operations.piecewise(member, kind, offset, DiskSector(0));
             memory.for_each(|lease| operation.push(lease));
             operation.finish();
             members.counters.borrow_mut().log(member, total);

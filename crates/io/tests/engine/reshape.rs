@@ -33,7 +33,7 @@ fn rounds() -> u64 {
 }
 
 /// Members that lose power after some operations. Each takes effect at once, and is durable after the next flush that
-/// begins when it has been told that it ended.
+/// begins when it has been told that it ended; a durable write is when that is told.
 pub(crate) struct Power {
     pub(crate) inner: MemDisk,
     /// By member: what is durable of each sector that may be lost.
@@ -62,6 +62,7 @@ struct Untold {
     /// What it has written over.
     before: Before,
     is_last: bool,
+    is_fua: bool,
 }
 
 impl Power {
@@ -137,7 +138,8 @@ impl Disk for &mut Power {
         if kind == OpKind::Flush && ended.result.is_ok() {
             self.flushed(member);
         }
-        self.untold.push(Untold { ended, len, before, is_last: is_last && kind == OpKind::Write });
+        let (is_last, is_fua) = (is_last && kind == OpKind::Write, kind == OpKind::WriteFua);
+        self.untold.push(Untold { ended, len, before, is_last, is_fua });
     }
 
     fn kick(&mut self) -> Result<(), Error> {
@@ -145,15 +147,20 @@ impl Disk for &mut Power {
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) {
-        let Power { untold, late, .. } = &mut **self;
+        let Power { untold, late, durable, .. } = &mut **self;
+        let mut tell = |Untold { ended, before, is_fua, .. }: Untold| {
+            if is_fua && ended.result.is_ok() {
+                before.iter().for_each(|(sector, _)| drop(durable[ended.member.index()].remove(sector)));
+            }
+            completions.push(ended);
+        };
         let Some(random) = late else {
             let are_left = untold.iter().any(|untold| !untold.is_last);
-            return completions
-                .extend(untold.extract_if(.., |untold| !are_left || !untold.is_last).map(|untold| untold.ended));
+            return untold.extract_if(.., |untold| !are_left || !untold.is_last).for_each(tell);
         };
         for _ in 0..random.below(4) {
             if !untold.is_empty() {
-                completions.push(untold.remove(size(Bytes(random.below(untold.len() as u64)))).ended);
+                tell(untold.remove(size(Bytes(random.below(untold.len() as u64)))));
             }
         }
     }

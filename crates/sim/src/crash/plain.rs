@@ -44,7 +44,7 @@ impl World {
         op.check_end(image.size())?;
         match op.kind {
             OpKind::Read => fill(op, image),
-            OpKind::Write => for_each_sector(op, |offset, sector| image.set(offset, sector)),
+            OpKind::Write | OpKind::WriteFua => for_each_sector(op, |offset, sector| image.set(offset, sector)),
             OpKind::Zero { len, .. } => {
                 let (start, end) = (op.offset.0, op.offset.0 + len.0);
                 (start..end).step_by(ZEROS.len()).for_each(|at| image.set(Bytes(at), &ZEROS));

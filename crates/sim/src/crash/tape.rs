@@ -131,7 +131,9 @@ impl World {
         if let Some(member) = self.members.get_mut(op.member).filter(|member| op.check_end(member.size()).is_ok()) {
             match op.kind {
                 OpKind::Read => {}
-                OpKind::Write | OpKind::Zero { .. } => write = Some(member.issue(op.offset, payload(&op))),
+                OpKind::Write | OpKind::WriteFua | OpKind::Zero { .. } => {
+                    write = Some(member.issue(op.offset, payload(&op)))
+                }
                 OpKind::Flush => mark = Some(member.flush_begins()),
             }
         }
@@ -171,7 +173,8 @@ impl World {
                 Err(DiskError::Io { op: info, errno: Errno::IO })
             }
             Some(member) => {
-                write.into_iter().for_each(|write| member.complete(write));
+                let complete = if op.kind == OpKind::WriteFua { Member::complete_fua } else { Member::complete };
+                write.into_iter().for_each(|write| complete(member, write));
                 mark.into_iter().for_each(|mark| member.flush_ends(mark));
                 op.check_end(member.size()).map(|()| {
                     if op.kind == OpKind::Read {

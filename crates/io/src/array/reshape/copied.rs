@@ -33,7 +33,7 @@ impl<R: Fn(MemberIndex, Bytes, Bytes) -> Result<Vec<u8>, Errno>> Copied<R> {
             OpKind::Flush => Ok(()),
             // Whoever asks writes zeros instead.
             OpKind::Zero { .. } => Err(DiskError::Unsupported { op: op.info() }),
-            OpKind::Write => {
+            OpKind::Write | OpKind::WriteFua => {
                 let segments = op.segments.iter().flat_map(|lease| lease.bytes().chunks(sector_bytes()));
                 for (sector, bytes) in (op.offset.0 / SECTOR_BYTES..).zip(segments) {
                     // An area for a log is as large as it likes; most of it is only zeros.

@@ -105,6 +105,9 @@ impl Slot {
             (OpKind::Write, [one]) => Write::new(file, one.iov_base.cast(), entry_len(one)).offset(offset).build(),
             (OpKind::Read, left) => Readv::new(file, left.as_ptr(), count(left)).offset(offset).build(),
             (OpKind::Write, left) => Writev::new(file, left.as_ptr(), count(left)).offset(offset).build(),
+            (OpKind::WriteFua, left) => {
+                Writev::new(file, left.as_ptr(), count(left)).offset(offset).rw_flags(libc::RWF_DSYNC).build()
+            }
             (OpKind::Zero { len, may_punch }, _) => {
                 let clear = if may_punch { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
                 Fallocate::new(file, len.0).offset(offset).mode(clear | libc::FALLOC_FL_KEEP_SIZE).build()
@@ -119,7 +122,7 @@ impl Slot {
     /// Whether the operation is a flush, or a transfer of at most `len_max` bytes.
     pub(super) fn is_small(&self, len_max: Bytes) -> bool {
         let (op, _) = self.op.as_ref().expect("a taken slot has an operation");
-        matches!(op.kind, OpKind::Read | OpKind::Write | OpKind::Flush) && op.len() <= len_max
+        !matches!(op.kind, OpKind::Zero { .. }) && op.len() <= len_max
     }
 
     /// Does what is left of a small operation here and now, and returns what the ring would have answered.
@@ -133,6 +136,8 @@ impl Slot {
             OpKind::Read => unsafe { libc::preadv(self.file, left.as_ptr(), count, offset) },
             // SAFETY: the iovecs describe memory that the operation's leases keep.
             OpKind::Write => unsafe { libc::pwritev(self.file, left.as_ptr(), count, offset) },
+            // SAFETY: the same.
+            OpKind::WriteFua => unsafe { libc::pwritev2(self.file, left.as_ptr(), count, offset, libc::RWF_DSYNC) },
             // SAFETY: the descriptor is the member's, which outlives its operations.
             OpKind::Flush => unsafe { libc::fdatasync(self.file) as isize },
             OpKind::Zero { .. } => unreachable!("zeroing is not small"),
@@ -147,7 +152,7 @@ impl Slot {
     /// Whether the kernel's answer says that its file system has no room for what the operation brings, which somebody
     /// waits for.
     pub(super) fn lacks_room(&self, answer: i32) -> bool {
-        let is_write = self.op().is_some_and(|op| matches!(op.kind, OpKind::Write | OpKind::Zero { .. }));
+        let is_write = self.op().is_some_and(|op| matches!(op.kind.name(), OpName::Write | OpName::Zero));
         is_write && !self.is_abandoned && matches!(-answer, libc::ENOSPC | libc::EDQUOT)
     }
 

@@ -125,7 +125,7 @@ impl Watch {
     pub(crate) fn torn(&self) -> Vec<Option<Vec<u8>>> {
         let members = (0..self.durable.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("few")));
         let mut members: Vec<_> = members.map(|member| self.inner.member(member).map(<[u8]>::to_vec)).collect();
-        for op in self.held.iter().filter(|op| op.kind == OpKind::Write) {
+        for op in self.held.iter().filter(|op| op.kind.name() == OpName::Write) {
             let bytes: Vec<u8> = op.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect();
             let (start, first) = (size(op.offset), 4096.min(bytes.len()));
             let member = members[op.member.index()].as_mut().expect("a member that is written is present");
