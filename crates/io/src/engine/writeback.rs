@@ -20,7 +20,7 @@ use crate::cache::{Cache, Cause, Contents, Mark};
 const QUANTUM: Sectors = Sectors((512 << 10) / 512);
 
 /// Runs under way.
-const DESTAGES_MAX: usize = 8;
+const DESTAGES_MAX: usize = 32;
 
 /// See the module.
 #[derive(Debug)]

@@ -197,6 +197,31 @@ fn a_full_ring_makes_room_by_writing_out() {
     }
 }
 
+/// When all is written out, a ring that was full enough for that is empty again, whoever gets the next records.
+#[test]
+fn what_was_written_out_makes_room_in_all_rings() {
+    for shape in journaled() {
+        let mut engine = engine_of(shape);
+        let put = |engine: &mut TestEngine, number: u64| {
+            let places = scattered(&shape);
+            let lba = places[usize::try_from(number).expect("small") % places.len()];
+            write(engine, lba, &noise(number + lba, 8)).expect("written");
+            flush(engine);
+        };
+        for number in 0..60 {
+            put(&mut engine, number);
+        }
+        for _ in 0..100 {
+            engine.tick();
+            engine.turn(&mut Vec::new()).expect("memory does not break");
+        }
+        // The first has the full ones told.
+        put(&mut engine, 60);
+        let cost = cost(&mut engine, |engine| (61..66).for_each(|number| put(engine, number)));
+        assert_eq!((cost.writes, cost.reads), (0, 0), "{shape:?}: nothing is written out at once: {cost:?}");
+    }
+}
+
 /// Nothing relies on a member that is lost, or on one that came in its place.
 #[test]
 fn what_was_flushed_survives_members_that_are_exchanged() {

@@ -220,14 +220,25 @@ async fn put_alone(parts: &Parts, journal: &Journal, held_upto: Option<LogSequen
     journal.content.replace(going);
     result?;
     members.failures_recorded().await?;
-    if journal.log.is_fuller_than(FLUSH_SHARE / 2) {
-        // All that is dirty by now, then all that has become dirty meanwhile: pages of one stripe come together.
-        let is_over = |cache: &mut Cache| journal.hurried.get().is_none_or(|mark| cache.is_drained(mark));
-        if parts.writeback.with(is_over) == Some(true) {
-            journal.hurried.set(parts.writeback.with(Cache::hurry));
-        }
+    let is_over = |cache: &mut Cache| journal.hurried.get().is_none_or(|mark| cache.is_drained(mark));
+    if journal.log.is_fuller_than(FLUSH_SHARE / 2) && parts.writeback.with(is_over) == Some(true) {
+        hurry(parts, journal).await?;
     }
     Ok(true)
+}
+
+/// Has the next batch written out, if what was written out by now leaves too much in the rings: all that is dirty, so
+/// that pages of one stripe come together.
+async fn hurry(parts: &Parts, journal: &Journal) -> Result<(), EngineError> {
+    pass_on(parts, journal);
+    // Rings that are full get no records, which would tell them.
+    if !planted!(FullRingsUntold) {
+        journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
+    }
+    if journal.log.is_fuller_than(FLUSH_SHARE / 2) {
+        journal.hurried.set(parts.writeback.with(Cache::hurry));
+    }
+    Ok(())
 }
 
 /// Waits until no record is being written.
