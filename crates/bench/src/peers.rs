@@ -1,11 +1,13 @@
 //! `cargo xtask bench peers`: every workload against every server in turn, round after round.
 //!
-//! All servers run all the time and only one is loaded: figures move from minute to minute on shared machines, hence
-//! only those that were measured side by side are compared. Each round starts with another server.
+//! All servers run all the time and only one is loaded, when the others have nothing more to do: what one has taken in
+//! it may write out later. Figures move from minute to minute on shared machines, hence only those that were measured
+//! side by side are compared. Each round starts with another server.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
@@ -17,6 +19,17 @@ use super::scratch::Scratch;
 use super::server::{Programs, Role, Running, SERVERS, Server};
 use super::tables;
 use super::workload::{DURABLE, Setting, WORKLOADS, Workload};
+
+/// How long the servers are watched to tell whether they have anything to do, how often in a row they are to have
+/// nothing, and what counts as nothing.
+const WATCHED: Duration = Duration::from_millis(300);
+const QUIET_TIMES: usize = 3;
+const QUIET_MAX: Duration = Duration::from_millis(10);
+/// How long is waited for that.
+const BUSY_MAX: Duration = Duration::from_secs(60);
+
+/// Each member's log on a disk: what members of 2 GiB and more have by default.
+const DISK_LOG: u64 = 128 << 20;
 
 /// What to compare, and how long.
 #[derive(Args)]
@@ -49,7 +62,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (workloads, servers) = selected(loads_for(&medium), &options.only)?;
     let scratch = Scratch::create(&directory)?;
     let capacity = options.mebibytes << 20;
-    let (running, left_out) = start(&servers, &scratch, capacity, &programs)?;
+    let log = (medium == "disk").then_some(DISK_LOG);
+    let (running, left_out) = start(&servers, &scratch, (capacity, log), &programs)?;
     let setting = Setting { span: capacity, seconds: options.seconds, programs: &programs, scratch: scratch.path() };
     let (rows, failed) = measure(&workloads, &running, options.rounds, &setting);
     let report = Report {
@@ -115,11 +129,16 @@ fn served(running: &Running) -> Served {
 /// The servers that run, and each other one with the reason.
 type Field = (Vec<Running>, Vec<(&'static str, String)>);
 
-fn start(servers: &[&'static Server], scratch: &Scratch, capacity: u64, programs: &Programs) -> anyhow::Result<Field> {
+fn start(
+    servers: &[&'static Server],
+    scratch: &Scratch,
+    sizes: (u64, Option<u64>),
+    programs: &Programs,
+) -> anyhow::Result<Field> {
     let (mut running, mut left_out) = (Vec::new(), Vec::new());
     for (number, server) in servers.iter().enumerate() {
         say(&format!("starting and filling {}", server.name));
-        match Running::start(server, &scratch.path().join(number.to_string()), capacity, programs) {
+        match Running::start(server, &scratch.path().join(number.to_string()), sizes, programs) {
             Ok(started) => running.push(started),
             Err(error) => {
                 say(&format!("leaving out {}: {error:#}", server.name));
@@ -153,7 +172,7 @@ fn measure(
                 if failed_pairs.contains(&(number, index)) {
                     continue;
                 }
-                match workload.measure(&running[index], setting) {
+                match await_quiet(running).and_then(|()| workload.measure(&running[index], setting)) {
                     Ok(samples) => {
                         rows.iter_mut().zip(samples).for_each(|(row, sample)| row.samples[index].push(sample));
                     }
@@ -169,6 +188,23 @@ fn measure(
         }
     }
     (found.into_iter().flatten().collect(), failed)
+}
+
+/// Waits until no server has anything to do.
+///
+/// # Errors
+/// If one has for long, or has ended.
+fn await_quiet(running: &[Running]) -> anyhow::Result<()> {
+    let all = || running.iter().map(Running::processor_time).sum::<anyhow::Result<Duration>>();
+    let (begun, mut before, mut times) = (Instant::now(), all()?, 0);
+    while times < QUIET_TIMES {
+        ensure!(begun.elapsed() < BUSY_MAX, "the servers have been busy for {} s by themselves", BUSY_MAX.as_secs());
+        std::thread::sleep(WATCHED);
+        let now = all()?;
+        times = if now.saturating_sub(before) <= QUIET_MAX { times + 1 } else { 0 };
+        before = now;
+    }
+    Ok(())
 }
 
 /// The order of the servers in a round: each round begins one further.

@@ -138,7 +138,7 @@ impl<'a> Array<'a> {
     fn start(case: &'a Case, place: &'a Path, share: u64, programs: &'a Programs) -> anyhow::Result<Self> {
         let socket = place.join("array.sock");
         let capacity = case.shape.capacity(share);
-        let members = server::create(case.shape, place, capacity, &programs.uraid, STEP_MAX)?;
+        let members = server::create(case.shape, place, (capacity, None), &programs.uraid, STEP_MAX)?;
         let mut command = Command::new(&programs.uraid);
         command.args(["serve", "--export", EXPORT, "--socket"]).arg(&socket).args(&members);
         let server = Process::start_logged(&mut command, &place.join("server.log"))?;

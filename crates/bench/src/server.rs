@@ -178,11 +178,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Gives `server` storage for `capacity` bytes in `place`, starts it and fills it.
+    /// Gives `server` storage for so many bytes in `place`, starts it and fills it. An array that has a log has one of
+    /// this size, or of the default.
     pub(crate) fn start(
         server: &'static Server,
         place: &Path,
-        capacity: u64,
+        (capacity, log_bytes): (u64, Option<u64>),
         programs: &Programs,
     ) -> anyhow::Result<Self> {
         fs::create_dir(place).with_context(|| format!("creating {}", place.display()))?;
@@ -190,7 +191,7 @@ impl Running {
         let within = PREPARE_MAX * u32::try_from(capacity.div_ceil(64 * MIB)).context("the capacity is too large")?;
         let mut command = match &server.kind {
             Kind::Uraid { shape, serve, missing } => {
-                let members = create(shape, place, capacity, &programs.uraid, within)?;
+                let members = create(shape, place, (capacity, log_bytes), &programs.uraid, within)?;
                 let mut command = Command::new(&programs.uraid);
                 command.arg("serve").args(*serve).args(["--export", EXPORT, "--socket"]).arg(&socket);
                 command.args(&members[*missing..]);
@@ -263,11 +264,11 @@ impl Running {
     }
 }
 
-/// Creates an array with at least `capacity` bytes; returns its members.
+/// Creates an array with at least `capacity` bytes, and a log of this size where it has one; returns its members.
 pub(crate) fn create(
     shape: &Shape,
     place: &Path,
-    capacity: u64,
+    (capacity, log): (u64, Option<u64>),
     uraid: &Path,
     within: Duration,
 ) -> anyhow::Result<Vec<PathBuf>> {
@@ -277,12 +278,20 @@ pub(crate) fn create(
         .arg("create")
         .args(shape.create)
         .arg("--chunk=64K")
-        .arg(format!("--size={}", member_bytes(shape, capacity)));
+        .arg(format!("--size={}", member_bytes(shape, (capacity, log))));
+    if let Some(log) = log.filter(|_| shape.has_log()) {
+        command.arg(format!("--log-size={log}"));
+    }
     Process::complete(command.args(&members), &place.join("create.log"), within)?;
     Ok(members)
 }
 
 impl Shape {
+    /// Whether it has a log, as it does with redundancy unless it has something else.
+    fn has_log(&self) -> bool {
+        self.create != RAID0.create && !self.create.iter().any(|option| option.starts_with("--consistency"))
+    }
+
     /// What `capacity` takes of each member.
     pub(crate) fn share(&self, capacity: u64) -> u64 {
         let (numerator, denominator) = self.data;
@@ -296,10 +305,11 @@ impl Shape {
     }
 }
 
-/// Size of each member: its share of the data, the head area of at most 1 MiB + 1/64, and an incomplete stripe.
-fn member_bytes(shape: &Shape, capacity: u64) -> u64 {
+/// Size of each member: its share of the data, its log, which is 1/16 of it by default, what else is at its head and
+/// tail, and an incomplete stripe.
+fn member_bytes(shape: &Shape, (capacity, log): (u64, Option<u64>)) -> u64 {
     let share = shape.share(capacity);
-    (share + share / 32 + 8 * MIB).next_multiple_of(MIB)
+    (share + log.unwrap_or(share / 14) + share / 64 + 8 * MIB).next_multiple_of(MIB)
 }
 
 fn nbdkit(socket: &Path, file: &Path) -> Command {
@@ -351,8 +361,8 @@ mod tests {
     #[test]
     fn members_hold_the_capacity_and_their_own_areas() {
         for (shape, share) in [(&RAID0, 256), (&RAID5, 256), (&RM2, 220)] {
-            let mib = member_bytes(shape, 1024 * MIB) / MIB;
-            assert!((share + 1 + share / 64..share + 32).contains(&mib), "{mib} MiB for {share} MiB of data");
+            let mib = member_bytes(shape, (1024 * MIB, None)) / MIB;
+            assert!((share + 1 + share / 15..share + 32).contains(&mib), "{mib} MiB for {share} MiB of data");
         }
     }
 

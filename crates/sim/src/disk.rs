@@ -502,7 +502,7 @@ impl World {
             match op.kind {
                 OpKind::Read => {}
                 OpKind::Write | OpKind::WriteFua => {
-                    write = Some(member.issue(op.offset, Payload::Bytes(gather(&op).into())))
+                    write = Some(member.issue(op.offset, Payload::Bytes(gather(&op).into())));
                 }
                 OpKind::Zero { len, .. } => write = Some(member.issue(op.offset, Payload::Zeros(len))),
                 OpKind::Flush => mark = Some(member.flush_begins()),

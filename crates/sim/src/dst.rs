@@ -345,19 +345,7 @@ impl Run {
         if is_rough {
             self.draw_cut(&disk);
         }
-        let mut faults = if is_rough { self.draw_faults(missing) } else { Faults::default() };
-        if self.extras.deadlines.is_some() && is_rough && self.own.chance(2, 3) {
-            if faults.members.is_empty() && self.array.silent.is_none() {
-                faults.members = *self.own.pick(&survived(&self.array.shapes(), missing));
-            }
-            let mut rate = || Rate(u32::try_from(self.own.within(1, 300)).expect("small"));
-            (faults.hang, faults.slow) = (rate(), rate());
-        }
-        if self.extras.copies && !is_between && self.own.chance(1, 3) {
-            // Whoever is at the seat may fail beside whatever else does.
-            let seat = u8::try_from(self.array.scenario.geometry.members()).expect("few members");
-            faults.members = faults.members.with(MemberIndex(seat));
-        }
+        let faults = self.faults_of_life(missing, is_rough, is_between);
         if self.random.chance(1, 4) && found.verdict.superblock.consistency == Consistency::Log {
             // Members may fail while the log is replayed.
             disk.set_faults(faults);
@@ -398,6 +386,24 @@ impl Run {
             self.shelf.leave_out(member);
         }
         Ok(true)
+    }
+
+    /// What fails in a life, of an array that lacks some members and may be between two shapes.
+    fn faults_of_life(&mut self, missing: MemberSet, is_rough: bool, is_between: bool) -> Faults {
+        let mut faults = if is_rough { self.draw_faults(missing) } else { Faults::default() };
+        if self.extras.deadlines.is_some() && is_rough && self.own.chance(2, 3) {
+            if faults.members.is_empty() && self.array.silent.is_none() {
+                faults.members = *self.own.pick(&survived(&self.array.shapes(), missing));
+            }
+            let mut rate = || Rate(u32::try_from(self.own.within(1, 300)).expect("small"));
+            (faults.hang, faults.slow) = (rate(), rate());
+        }
+        if self.extras.copies && !is_between && self.own.chance(1, 3) {
+            // Whoever is at the seat may fail beside whatever else does.
+            let seat = u8::try_from(self.array.scenario.geometry.members()).expect("few members");
+            faults.members = faults.members.with(MemberIndex(seat));
+        }
+        faults
     }
 
     /// When the power goes.

@@ -88,8 +88,8 @@ impl Pages {
 
 /// Has a record be there on all who are to have it, as one of them has it.
 ///
-/// Whether it was cut off before it was committed, or was, and a copy has rotted, nobody can say. It is the newest: what
-/// it has may count either way.
+/// Whether it was cut off before it was committed, or was, and a copy has rotted, nobody can say. It is the newest:
+/// what it has may count either way.
 fn complete(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],

@@ -467,7 +467,8 @@ impl Log {
         } else {
             commit.participants
         };
-        if !self.is_journal && !(planted!(DropCommitFlush) && commit.record.is_some()) {
+        let is_durable = self.is_journal || planted!(DropCommitFlush) && commit.record.is_some();
+        if !is_durable {
             flusher.flush(members, whom).await;
         }
         let failed = failed.union(flusher.failures());

@@ -149,6 +149,29 @@ fn what_was_flushed_is_there_whoever_is_lost_with_the_power() {
     }
 }
 
+/// What another flush is putting into the journal is not durable yet.
+#[test]
+fn a_flush_waits_for_what_another_has_put_on_its_way() {
+    let [shape, ..] = journaled();
+    let mut engine = engine_of(shape);
+    write(&mut engine, 0, &noise(1, 8)).expect("written");
+    flush(&mut engine);
+    write(&mut engine, 64, &noise(2, 8)).expect("written");
+    let all = shape.geometry().all_members();
+    all.iter().for_each(|member| engine.disk_mut().hold(member, OpName::Write));
+    let mut replies = Vec::new();
+    for token in [7, 8] {
+        engine.submit(token, Command::Flush);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert_eq!((engine.disk().held(), replies.len()), (2, 0), "flush {token}: {replies:?}");
+    }
+    all.iter().for_each(|member| engine.disk_mut().let_go(member, OpName::Write));
+    while replies.len() < 2 {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    assert!(replies.iter().all(|reply| reply.result.is_ok()), "{replies:?}");
+}
+
 /// What was overwritten, and written out, does not come back.
 #[test]
 fn what_is_newer_counts_in_place_or_not() {

@@ -132,7 +132,7 @@ impl World {
             match op.kind {
                 OpKind::Read => {}
                 OpKind::Write | OpKind::WriteFua | OpKind::Zero { .. } => {
-                    write = Some(member.issue(op.offset, payload(&op)))
+                    write = Some(member.issue(op.offset, payload(&op)));
                 }
                 OpKind::Flush => mark = Some(member.flush_begins()),
             }

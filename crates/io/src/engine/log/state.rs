@@ -175,7 +175,8 @@ impl State {
 
     /// Notes that one of a record's updates is in place, or never will be; `begun` flushes have begun.
     pub(super) fn in_place(&mut self, sequence: LogSequence, begun: u64, is_by_sums: bool) {
-        if planted!(TrimAheadOfWrite) && self.trim >= sequence {
+        let is_of_nothing = sequence == LogSequence(0);
+        if is_of_nothing || planted!(TrimAheadOfWrite) && self.trim >= sequence {
             return;
         }
         let first = self.records.front().expect("a record with updates is not trimmed").sequence;
@@ -206,11 +207,20 @@ impl State {
         }
     }
 
-    /// Takes as many updates into the next record as there is room for.
+    /// Takes as many updates into the next record as there is room for. Those that have nothing for anybody who is
+    /// there are in none.
     pub(super) fn gather(&mut self, missing: MemberSet, wake: impl Fn(TaskId)) -> Vec<TaskId> {
         let mut taken = std::mem::take(&mut self.spare);
         self.writers.iter_mut().flatten().for_each(Writer::clear);
         while let Some(&task) = self.waiting.front() {
+            let is_there = |piece: &Piece| !missing.contains(piece.member);
+            if !self.updates[task.index()].pieces.iter().any(is_there) && !planted!(NobodysRecordCounted) {
+                // A record that nobody gets would not be missed, nor would the one before it.
+                self.waiting.pop_front();
+                self.updates[task.index()].outcome = Some(Ok(LogSequence(0)));
+                wake(task);
+                continue;
+            }
             self.writers.iter_mut().flatten().for_each(Writer::begin);
             let Self { writers, updates, .. } = self;
             for piece in updates[task.index()].pieces.iter().filter(|piece| !missing.contains(piece.member)) {
