@@ -433,7 +433,7 @@ impl Log {
                     state.marked = state.marked.max(last);
                     return Ok(());
                 }
-                state.seal_for(behind, Vec::new())
+                state.seal_mark(behind)
             };
             self.carry_out(commit, members, flusher, replies).await;
         }

@@ -254,8 +254,9 @@ impl<D: LiveDisk> Changes<D> {
     }
 
     async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
-        // Who was missing at the start, and nothing was written since, may be the one that returns.
-        for slot in self.members.unrecorded().iter() {
+        // Who was missing at the start, and nothing was written since, may be the one that returns. All of them go on
+        // record together.
+        if let Some(slot) = self.members.unrecorded().iter().next() {
             self.members.fail(slot).await?;
         }
         let prepared = self.members.prepare(path.clone(), options, slot).await?;

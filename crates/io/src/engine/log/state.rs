@@ -265,7 +265,13 @@ impl State {
         self.seal_for(participants, tasks)
     }
 
-    pub(super) fn seal_for(&mut self, participants: MemberSet, tasks: Vec<TaskId>) -> Commit {
+    /// The same of a record that only carries the mark, for these members.
+    pub(super) fn seal_mark(&mut self, participants: MemberSet) -> Commit {
+        let tasks = std::mem::take(&mut self.spare);
+        self.seal_for(participants, tasks)
+    }
+
+    fn seal_for(&mut self, participants: MemberSet, tasks: Vec<TaskId>) -> Commit {
         let (sequence, trim) = (self.next, self.trim);
         self.next = LogSequence(sequence.0 + 1);
         if !tasks.is_empty() {
@@ -304,13 +310,14 @@ impl State {
         if !unflushed.is_empty() {
             // A flush may have come between one of a record's writes and the last of them.
             unflushed.iter().for_each(|member| members.note_written(member));
-            return Some(Commit { record: None, trim: self.trim, participants: unflushed, tasks: Vec::new() });
+            let tasks = std::mem::take(&mut self.spare);
+            return Some(Commit { record: None, trim: self.trim, participants: unflushed, tasks });
         }
         let behind = self.behind(self.trim, members.missing());
         if behind.is_empty() {
             return None;
         }
-        Some(self.seal_for(behind, Vec::new()))
+        Some(self.seal_mark(behind))
     }
 
     /// The members whose rings have something up to a record, all of which is in place, and no mark says so of it yet.
