@@ -105,6 +105,9 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     );
     match &status.cache {
         None => text += "\ncache    none",
+        Some(fill) if status.read_only => {
+            text += &format!("\ncache    {} that the log has and nobody writes out", bar(*fill));
+        }
         Some(fill) => text += &format!("\ncache    {} to be written, {}", bar(*fill), status.cache_mode),
     }
     if let Some(fill) = status.log {

@@ -516,6 +516,11 @@ impl Cache {
         self.policy.is_dirty(&self.store.stripes)
     }
 
+    /// Adds the sectors of which it has what the members are still to be written, in no order.
+    pub fn dirty_sectors(&self, into: &mut Vec<Range<Lba>>) {
+        self.store.dirty_sectors(into);
+    }
+
     /// Sets how many parity stripes one run may have.
     pub fn limit_runs(&mut self, stripes: u64) {
         self.policy.limit_runs(stripes);

@@ -59,6 +59,28 @@ pub fn lost_between(
     clip(&below, &(Lba(0)..start)).into_iter().chain(saved).chain(clip(&above, &(end..Lba(course.kept().0)))).collect()
 }
 
+/// What is left of ascending ranges without others.
+pub(crate) fn without(ranges: &[Range<Lba>], mut others: Vec<Range<Lba>>) -> Vec<Range<Lba>> {
+    others.sort_unstable_by_key(|other| other.start);
+    let (mut left, mut others) = (Vec::new(), others.into_iter().peekable());
+    for range in ranges {
+        let mut start = range.start;
+        while others.next_if(|other| other.end <= start).is_some() {}
+        // One may reach into the next range, too.
+        while start < range.end
+            && let Some(other) = others.peek().filter(|other| other.start < range.end).cloned()
+        {
+            left.extend((start < other.start).then_some(start..other.start));
+            start = start.max(other.end);
+            if other.end <= range.end {
+                others.next();
+            }
+        }
+        left.extend((start < range.end).then_some(start..range.end));
+    }
+    left
+}
+
 /// Columns of a data unit.
 pub(crate) struct Piece {
     pub(crate) stripe: StripeId,
@@ -151,4 +173,23 @@ fn blocks(run: Range<DiskSector>) -> impl Iterator<Item = Range<DiskSector>> {
         at = (start / BLOCK.0 * BLOCK.0 + BLOCK.0).min(run.end.0);
         (start < at).then_some(DiskSector(start)..DiskSector(at))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_ranges() {
+        let ranges = |ends: &[(u64, u64)]| -> Vec<Range<Lba>> {
+            ends.iter().map(|&(start, end)| Lba(start)..Lba(end)).collect()
+        };
+        let left = |of: &[(u64, u64)], others: &[(u64, u64)]| without(&ranges(of), ranges(others));
+        let two = [(8, 16), (24, 32)];
+        assert_eq!(left(&two, &[]), ranges(&two));
+        assert_eq!(left(&two, &[(0, 8), (16, 24), (32, 40)]), ranges(&two));
+        assert_eq!(left(&two, &[(8, 32)]), []);
+        assert_eq!(left(&two, &[(26, 27), (10, 12), (15, 25)]), ranges(&[(8, 10), (12, 15), (25, 26), (27, 32)]));
+        assert_eq!(left(&two, &[(12, 16), (12, 14), (8, 9)]), ranges(&[(9, 12), (24, 32)]));
+    }
 }

@@ -156,19 +156,21 @@ fn open(mut members: Vec<PathBuf>, args: &ServeArgs, patience: &mut Patience) ->
 /// # Errors
 /// Returns `error` itself if it has any other cause.
 fn leave_out_with_damaged_log(error: Error, members: &mut Vec<PathBuf>) -> Result<()> {
-    let damaged = match error.downcast_ref() {
-        Some(OpenError::Recover(RecoverError::Log(ReplayError::Lost { member, .. }))) => *member,
+    let (damaged, record) = match error.downcast_ref() {
+        Some(OpenError::Recover(RecoverError::Log(ReplayError::Lost { member, sequence }))) => (*member, sequence.0),
         _ => return Err(error),
     };
     let (count, found) = (members.len(), candidates(members, Access::Inspect)?.members);
     let is_damaged = |path: &PathBuf| {
         found.iter().any(|opened| opened.candidate.path == *path && opened.candidate.superblock.slot == damaged)
     };
-    members.retain(|path| !is_damaged(path));
+    for path in members.extract_if(.., |path| is_damaged(path)) {
+        let path = path.display();
+        tracing::error!("member {damaged} ({path}) is left out: its log is damaged, and lacks record {record}");
+    }
     if members.len() == count {
         return Err(error);
     }
-    tracing::error!("{error}: it is left out");
     Ok(())
 }
 

@@ -97,6 +97,14 @@ log      [..............................] 0 bytes of 1 MiB";
 }
 
 #[test]
+fn what_is_only_read_is_not_to_be_written() {
+    let text = screen(&Status { read_only: true, ..status() }, None, Colours::NONE);
+    let expected =
+        "\ncache    [#######.......................] 64 MiB of 256 MiB that the log has and nobody writes out\n";
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
 fn the_screen_says_what_each_member_lacks() {
     let mut status = status();
     status.members[1].bad_blocks = BadBlocks { blocks: 3, absent: 2, unread: 1 };

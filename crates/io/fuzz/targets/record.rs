@@ -27,9 +27,9 @@ fuzz_target!(|bytes: &[u8]| {
     held.retain(|held| accepted.contains(held.slot));
     let mut all = replay::Held::default();
     held.iter().cloned().for_each(|header| all.add(header));
-    let Ok(redo) = replay::choose(accepted, &all) else { return };
-    for chosen in &redo {
-        let copies = || held.iter().filter(|held| held.sequence == *chosen);
+    let Ok(chosen) = replay::choose(accepted, &all) else { return };
+    for sequence in &chosen.redo {
+        let copies = || held.iter().filter(|held| held.sequence == *sequence);
         assert!(copies().count() > 0, "what is done again was there");
         let holders: MemberSet = copies().map(|copy| copy.slot).collect();
         for copy in copies() {
@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(!held.iter().any(|other| other.trim >= copy.sequence), "it was not in place yet");
         }
     }
-    assert!(redo.is_sorted(), "in order");
+    assert!(chosen.redo.is_sorted(), "in order");
 });
 
 /// Decodes bytes; what is a record says where it ends, and says the same when it is written again.
@@ -78,7 +78,8 @@ fn record(input: &mut Input<'_>) -> Vec<u8> {
         sequence: LogSequence(sequence + 1),
         trim: LogSequence(sequence.saturating_sub(u64::from(input.byte() % 8))),
         participants: input.members(),
-        previous: input.members(),
+        previous: std::array::from_fn(|_| input.members()),
+        open: std::array::from_fn(|_| LogSequence(u64::from(input.byte()) % (sequence + 1))),
         slot: MemberIndex(input.byte() % 8),
         position: Bytes(u64::from(input.byte()) * BLOCK.bytes().0),
         content_checksum: crc32fast::hash(&content),

@@ -42,8 +42,7 @@ pub enum ConfigureError {
     },
     /// The array was not stopped cleanly.
     #[error(
-        "the array was not stopped cleanly, or its creation was interrupted: serve it and stop it once, then configure \
-         it"
+        "the array was not stopped cleanly, or its creation was interrupted: serve it and stop it once, then change it"
     )]
     Dirty,
     /// It is between two shapes.

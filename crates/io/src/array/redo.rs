@@ -24,7 +24,7 @@ use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::format::badblocks::{BadBlocks, Lack};
 use crate::format::log::RECORD_BYTES_MAX;
 use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, RecordError};
-use crate::format::log::replay::{self, Held};
+use crate::format::log::replay::{self, Chosen, Held};
 use crate::format::superblock::{Area, SlotState, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES};
 
@@ -73,14 +73,18 @@ impl Lane {
 /// The records that are to be done again, and where each member has its copy.
 pub(super) struct Pending {
     pub(super) redo: Vec<LogSequence>,
+    /// Those of which nobody knows whether they were committed, and others of which some members lack their copies.
+    pub(super) open: Vec<LogSequence>,
+    /// What is to be in the place of others that nobody has, if the run goes on.
+    pub(super) void: Vec<Header>,
     pub(super) held: Held,
 }
 
 /// Does again what the logs of the present members say; how many records that were. Not durable yet.
 ///
-/// Only the newest record can be there without being durable, where a member failed the flush that
-/// committed it and nobody lived to record that. Reads show it, and the power may still take it: so it is written to
-/// the log once more, durably, before anything that relies on it is.
+/// Only records that were open can be there without being durable, where a member failed the flush that was to commit
+/// them and nobody lived to record that. Reads show them, and the power may still take them: so they are written to the
+/// log once more, durably, before anything that relies on them is.
 ///
 /// # Errors
 /// When a member fails, its log is damaged, or its list of bad blocks is full.
@@ -92,8 +96,8 @@ pub(super) fn redo(
     lists: &mut [BadBlocks],
     mut progress: impl FnMut(Bytes),
 ) -> Result<usize, RecoverError> {
-    let Pending { redo, held } = pending(disk, superblocks, shapes, Lane::Log)?;
-    renew(disk, superblocks, &redo, &held, Lane::Log)?;
+    let Pending { redo, open, held, .. } = pending(disk, superblocks, shapes, Lane::Log)?;
+    renew(disk, superblocks, (&redo, &open), &held, Lane::Log)?;
     let columns = look(disk, superblocks, shapes, &redo, &held)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
@@ -152,7 +156,7 @@ pub(super) fn overlay(
     superblocks: &[Option<Superblock>],
     shapes: &[Geometry],
 ) -> Result<(Overlay, Vec<Location>), RecoverError> {
-    let Pending { redo, held } = pending(disk, superblocks, shapes, Lane::Log)?;
+    let Pending { redo, held, .. } = pending(disk, superblocks, shapes, Lane::Log)?;
     let columns = look(disk, superblocks, shapes, &redo, &held)?;
     let mut overlay = Overlay::new(superblocks.len());
     for (header, superblock) in copies(&redo, &held, superblocks) {
@@ -212,7 +216,8 @@ pub(super) fn pending(
         }
         tracing::warn!("a part of a log can't be read, and nothing that counts was there: {error}");
     }
-    Ok(Pending { redo: replay::choose(accepted, &held)?, held })
+    let Chosen { redo, open, void } = replay::choose(accepted, &held)?;
+    Ok(Pending { redo, open, void, held })
 }
 
 /// Each record that is done again, in order, with each member that has it.
@@ -230,20 +235,23 @@ pub(super) fn copies<'a>(
         .filter_map(|header| superblocks[header.slot.index()].as_ref().map(|superblock| (header, superblock)))
 }
 
-/// Makes the newest records that are done again durable in the log.
+/// Makes those records that are done again durable in the log that were open.
 pub(super) fn renew(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
-    redo: &[LogSequence],
+    (redo, open): (&[LogSequence], &[LogSequence]),
     held: &Held,
     lane: Lane,
 ) -> Result<(), RecoverError> {
     if planted!(NewestDoubted) {
         return Ok(());
     }
-    let newest = redo.last().map_or(&[][..], std::slice::from_ref);
+    let mut open: Vec<LogSequence> = redo.iter().copied().filter(|redo| open.contains(redo)).collect();
+    if planted!(NewestAloneRenewed) {
+        open.drain(..open.len().saturating_sub(1));
+    }
     let mut written = MemberSet::EMPTY;
-    for (header, superblock) in copies(newest, held, superblocks) {
+    for (header, superblock) in copies(&open, held, superblocks) {
         let (buf, _) = load(disk, superblock, header, lane)?;
         let offset = Bytes(lane.place(superblock).offset.0 + header.position.0);
         let segments = smallvec![buf.lease_read(0..buf.len())];

@@ -6,8 +6,8 @@ use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 
 use super::Mark;
 use super::destage::Policy;
-use super::journal::Journal;
-use super::page::{Layer, PAGE_BYTES, PAGE_SECTORS, bytes_of};
+use super::journal::{Batch, Journal};
+use super::page::{Layer, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of};
 use super::shape::Shape;
 use super::store::Store;
 use super::stripes::Slot;
@@ -38,7 +38,7 @@ enum Fate {
     Gone,
     /// It goes into the journal.
     Journal,
-    /// It is about to be written.
+    /// It is about to be written, or an older version is on its way into the journal.
     Wait,
 }
 
@@ -126,12 +126,8 @@ impl View<'_> {
     /// What a flush that began at the mark is still to do.
     #[must_use]
     pub fn left(&self, (mark, count): FlushMark) -> FlushLeft {
-        let is_before = |number: u64| number < count;
-        let is_going = !planted!(FlushBeforeJournal) && self.journal.going.iter().any(|&(number, _)| is_before(number));
-        if is_going || self.policy.flies_before(mark) {
-            return FlushLeft::Wait;
-        }
-        let (mut left, shape) = (FlushLeft::Nothing, &self.store.shape);
+        let (is_before, shape) = (|number: u64| number < count, &self.store.shape);
+        let mut left = FlushLeft::Nothing;
         for &(_, page) in self.journal.fresh.iter().take_while(|(number, _)| is_before(*number)) {
             match self.fate(page, shape) {
                 Fate::Gone => {}
@@ -139,7 +135,10 @@ impl View<'_> {
                 Fate::Wait => left = FlushLeft::Wait,
             }
         }
-        left
+        let on_their_way = self.journal.going.iter().filter(|batch| !batch.is_overtaken);
+        let mut going = on_their_way.flat_map(|batch| &batch.pages);
+        let is_going = !planted!(FlushBeforeJournal) && going.any(|&(number, _)| is_before(number));
+        if is_going || self.policy.flies_before(mark) { FlushLeft::Wait } else { left }
     }
 
     /// What a flush that begins now is about: what is dirty, and fresh, by now.
@@ -183,6 +182,10 @@ impl View<'_> {
             return Fate::Gone;
         }
         let stripe = self.store.stripes.at(slot);
+        if self.journal.is_going(page) {
+            // An older version: this one goes there when that has arrived.
+            return Fate::Wait;
+        }
         if self.journal.is_live(page) {
             return Fate::Journal;
         }
@@ -284,11 +287,12 @@ impl Edit<'_> {
     }
 
     /// Has up to so many fresh pages go into the journal, all that are not about to be written whole or what records up
-    /// to one hold: appends their sectors to `going`.
-    pub fn take_fresh(&mut self, most: usize, held_upto: Option<LogSequence>, going: &mut Vec<(Lba, Lease)>) {
+    /// to one hold: appends their sectors to `going`. The number of the batch, which is to [arrive](Self::journaled).
+    pub fn take_fresh(&mut self, most: usize, held_upto: Option<LogSequence>, going: &mut Vec<(Lba, Lease)>) -> u64 {
+        let batch = self.journal.begin_batch();
         let mut left = std::mem::take(&mut self.journal.passed_over);
-        let shape = self.store.shape;
-        while self.journal.going.len() < most
+        let (mut count, shape) = (0, self.store.shape);
+        while count < most
             && let Some((number, page)) = self.journal.fresh.pop_front()
         {
             let fate = self.look().fate(page, &shape);
@@ -305,44 +309,75 @@ impl Edit<'_> {
                 going.extend(layer.mask.runs().map(|run| (Lba(page.0 + run.start), layer.memory.part(bytes_of(&run)))));
             });
             self.journal.go(number, page);
+            count += 1;
         }
         left.drain(..).rev().for_each(|page| self.journal.fresh.push_front(page));
         self.journal.passed_over = left;
+        batch
     }
 
-    /// Takes note that a record has what went into the journal; none: it could not be written.
-    pub fn journaled(&mut self, record: Option<LogSequence>) {
-        let shape = self.store.shape;
-        let mut going = std::mem::take(&mut self.journal.going);
-        for (_, page) in going.drain(..) {
-            if let Some(sequence) = record {
-                self.journal.note_record(sequence, page);
+    /// Has the pages of a batch that takes too long go into the journal again, as it may arrive late or never.
+    ///
+    /// # Panics
+    /// When no such batch is on its way.
+    pub fn overtake(&mut self, batch: u64) {
+        let mut batch = self.journal.end_batch(batch);
+        batch.pages.iter().for_each(|(_, page)| self.lost(*page));
+        batch.is_overtaken = true;
+        self.journal.going.push(batch);
+        self.policy.note_journal();
+    }
+
+    /// Takes note that a record has what went into the journal with a batch; none: it could not be written.
+    ///
+    /// # Panics
+    /// When no such batch is on its way.
+    pub fn journaled(&mut self, batch: u64, record: Option<LogSequence>) {
+        let Batch { mut pages, is_overtaken, .. } = self.journal.end_batch(batch);
+        for (_, page) in pages.drain(..) {
+            match record {
+                Some(sequence) if is_overtaken => self.journal.note_late(sequence, page),
+                Some(sequence) => self.arrived(sequence, page),
+                None if is_overtaken => {}
+                None => self.lost(page),
             }
-            let Some((slot, place)) = self.look().find(page, &shape) else { continue };
-            let Self { store, journal, .. } = self;
-            store.look(slot, place, |held| {
-                if !std::mem::take(&mut held.journaled.is_going) {
-                    return;
-                }
-                match record {
-                    Some(sequence) => {
-                        journal.hold(sequence);
-                        let older = held.journaled.dirty.replace(sequence);
-                        older.into_iter().for_each(|older| journal.let_go(older));
-                        held.logged = held.going.take();
-                    }
-                    None => {
-                        held.going = None;
-                        held.journaled.is_fresh = true;
-                        journal.note_fresh_again(page);
-                    }
-                }
-            });
         }
-        // Its memory is for the next.
-        self.journal.going = going;
+        self.journal.spare.push(pages);
         self.policy.note_journal();
         record.into_iter().for_each(|sequence| self.journal.settle(sequence));
+    }
+
+    /// A page that was on its way is in a record.
+    fn arrived(&mut self, sequence: LogSequence, page: Lba) {
+        self.journal.note_record(sequence, page);
+        self.end_going(page, |held, journal| {
+            journal.hold(sequence);
+            let older = held.journaled.dirty.replace(sequence);
+            older.into_iter().for_each(|older| journal.let_go(older));
+            held.logged = held.going.take();
+        });
+    }
+
+    /// A page that was on its way is not in a record, for all that is known.
+    fn lost(&mut self, page: Lba) {
+        self.journal.note_lost(page);
+        self.end_going(page, |held, journal| {
+            held.going = None;
+            held.journaled.is_fresh = true;
+            journal.note_fresh_again(page);
+        });
+    }
+
+    /// Ends that a page is on its way, if what was is still in memory.
+    fn end_going(&mut self, page: Lba, end: impl FnOnce(&mut Page, &mut Journal)) {
+        let shape = self.store.shape;
+        let Some((slot, place)) = self.look().find(page, &shape) else { return };
+        let Self { store, journal, .. } = self;
+        store.look(slot, place, |held| {
+            if std::mem::take(&mut held.journaled.is_going) {
+                end(held, journal);
+            }
+        });
     }
 
     /// A record that nobody needs any more, once.

@@ -49,8 +49,11 @@ pub(super) struct Journal {
     pub(super) passed_over: Vec<(u64, Lba)>,
     /// How many there ever were.
     pub(super) count: u64,
-    /// Pages that go into the journal.
-    pub(super) going: Vec<(u64, Lba)>,
+    /// Pages that go into the journal, by batch, each in one; and memory for such lists, to be used again.
+    pub(super) going: Vec<Batch>,
+    pub(super) spare: Vec<Vec<(u64, Lba)>>,
+    /// How many batches there ever were.
+    batches: u64,
     /// The newest record that has something of a page; none yet of those that go there.
     live: HashMap<Lba, Option<LogSequence>, BuildHasherDefault<NumberHasher>>,
     /// The pages that records have, the oldest record's first.
@@ -61,6 +64,15 @@ pub(super) struct Journal {
     released: Vec<LogSequence>,
     /// Parity stripes that are being written without the cache.
     reserved: Vec<Range<u64>>,
+}
+
+/// Pages that go into the journal together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) number: u64,
+    pub(super) pages: Vec<(u64, Lba)>,
+    /// It takes too long: its pages go there again.
+    pub(super) is_overtaken: bool,
 }
 
 impl Journal {
@@ -94,11 +106,45 @@ impl Journal {
         self.count = self.count.max(1);
     }
 
-    /// Takes note that a page goes into the journal.
+    /// Whether a page is on its way into the journal.
+    pub(super) fn is_going(&self, page: Lba) -> bool {
+        self.live.get(&page) == Some(&None) && !planted!(GoingTwice)
+    }
+
+    /// Begins with a batch of pages that go into the journal: its number.
+    pub(super) fn begin_batch(&mut self) -> u64 {
+        self.batches += 1;
+        let pages = self.spare.pop().unwrap_or_default();
+        self.going.push(Batch { number: self.batches, pages, is_overtaken: false });
+        self.batches
+    }
+
+    /// Takes note that a page goes into the journal, with the last batch.
     pub(super) fn go(&mut self, number: u64, page: Lba) {
-        self.going.push((number, page));
+        self.going.last_mut().expect("a batch was begun").pages.push((number, page));
         // As long as that is on its way, whatever counts no more of what there was.
         self.live.insert(page, None);
+    }
+
+    /// Ends a batch.
+    pub(super) fn end_batch(&mut self, number: u64) -> Batch {
+        let index = self.going.iter().position(|batch| batch.number == number).expect("it was begun");
+        self.going.swap_remove(index)
+    }
+
+    /// Takes note that a page did not arrive, for all that is known: some member may have it nevertheless.
+    pub(super) fn note_lost(&mut self, page: Lba) {
+        self.live.entry(page).and_modify(|newest| *newest = newest.or(Some(LogSequence(0))));
+    }
+
+    /// Takes note that a record has a page that was overtaken on its way; there may be newer ones by now.
+    pub(super) fn note_late(&mut self, sequence: LogSequence, page: Lba) {
+        let newest = self.live.entry(page).or_default();
+        if newest.is_some_and(|newest| newest > sequence) && !planted!(LateCounts) {
+            return;
+        }
+        *newest = Some(sequence);
+        self.records.push_back((sequence, page));
     }
 
     /// Takes note that the newest record has a page; whether that is news.

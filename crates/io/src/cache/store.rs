@@ -12,7 +12,7 @@ use uraid_layout::{Geometry, Lba, Sectors, StripeId};
 
 use super::contents::Contents;
 use super::journal::{Journal, Journaled};
-use super::page::{PAGE_SECTORS, Page, bytes_of};
+use super::page::{Mask, PAGE_SECTORS, Page, bytes_of};
 use super::shape::{Columns, Piece, Shape};
 use super::stripes::{Entry, Slot, Stripe, Stripes};
 
@@ -119,6 +119,19 @@ impl Store {
         let mut pages = stripe.entries.iter().map(|entry| (entry.place(), &self.pages.slots[entry.page()]));
         let is_due = |page: &Page| (page.journaled.is_fresh || page.journaled.is_going) && page.logged.is_none();
         pages.any(|(place, page)| is_due(page) && journal.is_live(self.shape.lba(stripe.id, place)))
+    }
+
+    /// Adds the sectors that are dirty or fly.
+    pub(super) fn dirty_sectors(&self, into: &mut Vec<Range<Lba>>) {
+        for stripe in self.stripes.all() {
+            for entry in &stripe.entries {
+                let page = &self.pages.slots[entry.page()];
+                let lba = self.shape.lba(stripe.id, entry.place());
+                let layers = [&page.dirty, &page.flying].into_iter().flatten();
+                let mask = layers.fold(Mask::default(), |mask, layer| mask.or(layer.mask));
+                into.extend(mask.runs().map(|run| Lba(lba.0 + run.start)..Lba(lba.0 + run.end)));
+            }
+        }
     }
 
     /// Changes a page that is in memory.

@@ -5,16 +5,18 @@
 
 use std::cell::{Cell, RefCell};
 
+use smallvec::SmallVec;
 use uraid_layout::{Bytes, Lba, MemberSet};
 
+use super::error::EngineError;
 use super::log::Log;
 use super::members::Members;
-use super::tasks::Waiters;
+use super::tasks::{TaskId, Tasks, Waiters};
 use super::writeback::WriteBack;
 use crate::buf::Lease;
 use crate::cache::Mark;
 use crate::format::BLOCK;
-use crate::format::log::record::total_bytes;
+use crate::format::log::record::{OPEN_MAX, total_bytes};
 use crate::format::superblock::Superblock;
 
 /// How many eighths of a ring flushes fill. The rest is for what has to be on other members.
@@ -34,21 +36,43 @@ pub(super) struct Journal {
     pub(super) copies: usize,
     /// The most pages of a record.
     pub(super) most: usize,
-    /// A record is being written; and for those who wait until none is.
-    pub(super) is_busy: Cell<bool>,
-    pub(super) idle: Waiters,
+    /// Batches that are on their way into it, by the order in which they began; and the end of one.
+    batches: RefCell<SmallVec<[Way; OPEN_MAX]>>,
+    begun: Cell<u64>,
+    pub(super) arrived: Waiters,
     /// Something has come into the journal or gone out of it, or has been written by other ways.
     pub(super) changed: Waiters,
     /// How many wait until something is not live, and how many until something is in the journal or written out.
     pressing: Cell<u32>,
     awaiting: Cell<u32>,
-    /// Memory for what goes into a record, to be used again.
-    pub(super) content: RefCell<Vec<(Lba, Lease)>>,
+    /// Memory for what goes into records, to be used again.
+    pub(super) content: RefCell<Vec<Vec<(Lba, Lease)>>>,
     /// What is being written out since the ring became full enough for that.
     pub(super) hurried: Cell<Option<Mark>>,
+    /// The next batch is to be; and somebody sees to that.
+    wants_hurry: Cell<bool>,
+    pub(super) is_hurrying: Cell<bool>,
     /// Whose place another member is about to take.
     pub(super) leaving: Cell<MemberSet>,
 }
+
+/// How long a batch may take before what it has goes into the journal again, on other members, in ticks.
+const TICKS_MAX: u32 = 2;
+
+/// A batch on its way.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    number: u64,
+    /// Who waits for it, and what the cache calls it, when it has content.
+    content: Option<(TaskId, u64)>,
+    /// For how many ticks it has had that.
+    age: u32,
+    /// Nobody waits for it any more.
+    is_overtaken: bool,
+}
+
+/// A batch that is on its way into the journal, until this is dropped.
+pub(super) struct Sending<'a>(&'a Journal, u64);
 
 /// Has what is dirty be written out though members are about to change, until this is dropped.
 pub(super) struct Awaiting<'a>(&'a Cell<u32>);
@@ -67,13 +91,16 @@ impl Journal {
             log,
             copies,
             most,
-            is_busy: Cell::new(false),
-            idle: Waiters::default(),
+            batches: RefCell::default(),
+            begun: Cell::default(),
+            arrived: Waiters::default(),
             changed: Waiters::default(),
             pressing: Cell::new(0),
             awaiting: Cell::new(0),
             content: RefCell::default(),
             hurried: Cell::default(),
+            wants_hurry: Cell::default(),
+            is_hurrying: Cell::default(),
             leaving: Cell::default(),
         })
     }
@@ -82,6 +109,72 @@ impl Journal {
     pub(super) fn replace(&self, own: &Superblock) {
         self.log.replace_part(own);
         self.leaving.set(MemberSet::EMPTY);
+    }
+
+    /// Begins with a batch. None: as many are on their way as may be.
+    pub(super) fn begin_batch(&self) -> Option<Sending<'_>> {
+        let mut batches = self.batches.borrow_mut();
+        if batches.len() == OPEN_MAX {
+            return None;
+        }
+        self.begun.set(self.begun.get() + 1);
+        batches.push(Way { number: self.begun.get(), content: None, age: 0, is_overtaken: false });
+        Some(Sending(self, self.begun.get()))
+    }
+
+    /// Notes that time has passed: a batch that takes too long is overtaken by others.
+    pub(super) fn tick(&self, members: &Members, writeback: &WriteBack) {
+        for way in self.batches.borrow_mut().iter_mut().filter(|way| !way.is_overtaken) {
+            let Some((task, batch)) = way.content else { continue };
+            way.age += 1;
+            let is_due = way.age >= TICKS_MAX && !planted!(NeverOvertaken);
+            if is_due && self.log.overtake(task, way.number, members) {
+                way.is_overtaken = true;
+                let _ = writeback.with(|cache| cache.journal_mut().overtake(batch));
+                self.changed.wake(&members.tasks);
+            }
+        }
+    }
+
+    /// Takes note of what has arrived though nobody waited for it any more.
+    pub(super) fn settle_late(&self, members: &Members, writeback: &WriteBack) {
+        while let Some((number, record)) = self.log.take_late() {
+            let ways = &mut *self.batches.borrow_mut();
+            let index = ways.iter().position(|way| way.number == number).expect("it is on its way");
+            let (_, batch) = ways.remove(index).content.expect("what is overtaken has content");
+            let _ = writeback.with(|cache| cache.journal_mut().journaled(batch, record));
+            self.arrived.wake(&members.tasks);
+        }
+    }
+
+    /// Has the next batch of what it has be written out.
+    pub(super) fn want_hurry(&self) {
+        self.wants_hurry.set(!self.is_hurrying.get());
+    }
+
+    /// Whether somebody is to see to that: whoever asks.
+    pub(super) fn takes_up_hurry(&self) -> bool {
+        let is_taken = self.wants_hurry.take();
+        self.is_hurrying.set(self.is_hurrying.get() || is_taken);
+        is_taken
+    }
+
+    /// Whether any batch is on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.batches.borrow().is_empty()
+    }
+
+    /// Waits until those batches have arrived that are on their way now.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) async fn wait_arrived(&self, members: &Members) -> Result<(), EngineError> {
+        let last = self.begun.get();
+        while self.batches.borrow().iter().any(|way| way.number <= last) {
+            members.check_frozen()?;
+            self.arrived.wait(&members.tasks).await;
+        }
+        Ok(())
     }
 
     /// Who is to get a record of so many pages. None where that would fill a ring beyond `share` eighths.
@@ -117,6 +210,21 @@ impl Journal {
         self.pressing.set(self.pressing.get() + 1);
         self.press(writeback);
         Pressing(self, writeback)
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.0.batches.borrow_mut().retain(|way| way.number != self.1 || way.is_overtaken);
+    }
+}
+
+impl Sending<'_> {
+    /// Notes what the cache calls it, for which the running task waits.
+    pub(super) fn note(&self, batch: u64, tasks: &Tasks) {
+        let mut ways = self.0.batches.borrow_mut();
+        let content = Some((tasks.current(), batch));
+        ways.iter_mut().filter(|way| way.number == self.1).for_each(|way| way.content = content);
     }
 }
 

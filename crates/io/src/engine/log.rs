@@ -1,10 +1,10 @@
 //! The engine's side of the redo log: group commit, and when a record's place may be used again.
 //!
 //! What a task is about to write waits here, in the order of asking, until a commit takes it along: one record on every
-//! member that is to be written, then a flush of those members. Tasks that come while a commit is under way go into the
-//! next one. A task writes in place when its commit is durable, and holds its stripes' locks from before it asked until
-//! it has. Its client has the reply by then: a write is replied to when its record is written, FUA when it is durable.
-//! Until it is in place, reads of its stripes wait for their lock.
+//! member that is to be written, then a flush of those members. Tasks that come while as many commits are under way as
+//! may be go into the next one. A task writes in place when its commit is durable, and holds its stripes' locks from
+//! before it asked until it has. Its client has the reply by then: a write is replied to when its record is written,
+//! FUA when it is durable. Until it is in place, reads of its stripes wait for their lock.
 //!
 //! Of whole parity stripes a record has no content, but a sum of each sector: enough to tell after a crash which of
 //! them have been written, so that parity can be computed again. Such a write is replied to when it is in place, or
@@ -14,8 +14,11 @@
 //! Invariants:
 //! - Nothing is written in place before its record is durable on all members that are written, or those that lack it
 //!   are on record as failed.
-//! - One commit at a time, and none while a failure is not on record: of all records only the newest can be
-//!   uncommitted.
+//! - No commit begins while a failure is not on record, and each record says which others are *open* when it gets its
+//!   number: of all others before it those that are on record as failed lack it, or nobody does.
+//! - Records that are open together have nothing in common: updates of parity stripes hold these, and pages that go
+//!   into the journal don't go there again before they have arrived or were overtaken. So it does not matter which of
+//!   them count after a stop.
 //! - A record is trimmed when it is in place and durable there; its place is used again when the member durably holds a
 //!   mark that says so.
 
@@ -33,13 +36,16 @@ use super::flusher::Flusher;
 use super::members::Members;
 use super::operations::Purpose;
 use super::replies::Replies;
-use super::tasks::Waiters;
+use super::tasks::{TaskId, Waiters};
 use crate::disk::OpKind;
-use crate::format::log::record::{Header, LogSequence};
+use crate::format::log::record::{Header, LogSequence, OPEN_MAX};
 use crate::format::superblock::Superblock;
 pub(super) use state::Piece;
-use state::{Commit, Committed, Limits, State, Update};
+use state::{Commit, Committed, Limits, Open, State, Update};
 use writer::{BLOCK, Writer};
+
+/// Whoever is to get pages has an operation under way: that counts as much as this part of its ring.
+const BURDEN: u64 = 16;
 
 /// See the module.
 #[derive(Debug)]
@@ -49,10 +55,7 @@ pub(super) struct Log {
     is_journal: bool,
     /// Whether sums are enough of whole parity stripes.
     takes_sums: Cell<bool>,
-    /// A commit is under way; and whether anything was answered that its record has and no flush covers yet.
-    is_committing: Cell<bool>,
-    has_answered: Cell<bool>,
-    /// The end of the commit under way.
+    /// The end of a commit.
     committed: Waiters,
     /// Something that the log has is in place.
     placed: Waiters,
@@ -81,10 +84,9 @@ impl Log {
     }
 
     fn of(state: State, is_journal: bool) -> Self {
-        let (is_committing, has_answered) = (Cell::new(false), Cell::new(false));
         let (committed, placed) = (Waiters::default(), Waiters::default());
         let (state, takes_sums) = (RefCell::new(state), Cell::new(true));
-        Self { state, is_journal, takes_sums, is_committing, has_answered, committed, placed }
+        Self { state, is_journal, takes_sums, committed, placed }
     }
 
     /// Begins anew with these superblocks; nothing is under way.
@@ -109,7 +111,9 @@ impl Log {
             writers.push(area.map(|(area, generation)| Writer::new(area.offset, area.size.0, generation, slot)));
         }
         let size = writers.iter().flatten().map(|writer| writer.ring.size().0).min()?;
-        let limits = Limits { group: Bytes(size / 4), record: Bytes(size / 4), stripes: u64::MAX };
+        let (group, record, stripes) = (Bytes(size / 4), Bytes(size / 4), u64::MAX);
+        // A record is released as a whole.
+        let limits = Limits { group, record, stripes, updates: 1, open: OPEN_MAX };
         Some(Self::of(State::of(writers, limits), true))
     }
 
@@ -170,7 +174,8 @@ impl Log {
         Ok(logged)
     }
 
-    /// The same of pages, which the journal keeps until they are [released](Log::release).
+    /// The same of pages, which the journal keeps until they are [released](Log::release). None: the task was
+    /// [overtaken](Log::overtake).
     ///
     /// # Errors
     /// As [`Log::put`].
@@ -178,10 +183,32 @@ impl Log {
         &self,
         fill: impl FnOnce(&mut Vec<Piece>),
         members: &Members,
-    ) -> Result<LogSequence, EngineError> {
+    ) -> Result<Option<LogSequence>, EngineError> {
         let sequence = self.hand_over(false, fill, members).await?;
         members.check_frozen()?;
-        Ok(sequence)
+        Ok(Some(sequence).filter(|sequence| sequence.0 > 0))
+    }
+
+    /// Has a task not wait any more for the record of pages that is being written: [`Log::take_late`] has the end of
+    /// that, by `number`. False: there is no such record.
+    pub(super) fn overtake(&self, task: TaskId, number: u64, members: &Members) -> bool {
+        let state = &mut *self.state.borrow_mut();
+        let is_its = |open: &&mut Open| open.task == Some(task) && open.overtaken.is_none();
+        let Some(open) = state.open.iter_mut().find(is_its) else { return false };
+        open.overtaken = Some(number);
+        state.updates[task.index()].outcome = Some(Ok(LogSequence(0)));
+        members.tasks.wake(task);
+        true
+    }
+
+    /// Whether anything that was overtaken has come to its end.
+    pub(super) fn has_late(&self) -> bool {
+        !self.state.borrow().late.is_empty()
+    }
+
+    /// The end of something that was overtaken: its number, and which record has it; none: it could not be written.
+    pub(super) fn take_late(&self) -> Option<(u64, Option<LogSequence>)> {
+        self.state.borrow_mut().late.pop()
     }
 
     /// Goes on with these records of pages, of all members and the oldest first, which the members have and which are
@@ -224,8 +251,8 @@ impl Log {
         self.state.borrow().marked
     }
 
-    /// Which members are to get the next pages: so many of those that may, with the least in their rings. None where
-    /// that would fill one of them beyond `share` eighths.
+    /// Which members are to get the next pages: so many of those that may, with the least in their rings and under way.
+    /// None where that would fill one of them beyond `share` eighths.
     pub(super) fn choose(
         &self,
         members: &Members,
@@ -240,10 +267,20 @@ impl Log {
             state.writers.iter().flatten().filter(|writer| !lost.contains(writer.slot())).collect();
         let turn = usize::try_from(state.next.0 % able.len().max(1) as u64).expect("members are few");
         able.rotate_left(turn);
-        able.sort_by_key(|writer| writer.ring.used());
+        let queues = members.operations.queues();
+        let overtaken = state.open.iter().filter(|open| open.overtaken.is_some());
+        let overtaken = overtaken.fold(MemberSet::EMPTY, |all, open| all.union(open.participants));
+        let burden = |writer: &&Writer| {
+            let depth = if planted!(BusyChosen) { 0 } else { queues[writer.slot().index()].depth };
+            // Whoever stalls gets nothing as long as there are others.
+            let stalls = depth > 0 && overtaken.contains(writer.slot());
+            (stalls, writer.ring.used().0 + writer.ring.size().0 / BURDEN * u64::from(depth))
+        };
+        able.sort_by_key(burden);
         let fits = |writer: &&Writer| {
             let ring = &writer.ring;
-            let most = ring.size().0 / 8 * share;
+            let promised = if planted!(PromisesForgotten) { Bytes(0) } else { state.promised(writer.slot()) };
+            let (size, most) = (Bytes(size.0 + promised.0), ring.size().0 / 8 * share);
             ring.used().0 + size.0 <= most && ring.find(size, BLOCK).is_some()
         };
         let chosen: MemberSet =
@@ -288,13 +325,13 @@ impl Log {
         }
     }
 
-    /// Waits for the end of the commit under way, if that has something that was replied to; whether it has.
-    pub(super) async fn wait_answered(&self, members: &Members) -> bool {
-        let waits = self.is_committing.get() && self.has_answered.get() && !planted!(FlushBeforeCommit);
-        if waits {
+    /// Waits for the end of the commits under way that have something which was replied to.
+    pub(super) async fn wait_answered(&self, members: &Members) {
+        let last = self.last();
+        let is_due = |open: &Open| open.has_answered && open.sequence <= last;
+        while self.state.borrow().open.iter().any(is_due) && !planted!(FlushBeforeCommit) {
             self.committed.wait(&members.tasks).await;
         }
-        waits
     }
 
     /// Waits until everything that the log has the sums of by now is in place, or never will be: it may have been
@@ -322,9 +359,9 @@ impl Log {
         state.records.iter().map(of).fold(MemberSet::EMPTY, MemberSet::union).minus(members.missing())
     }
 
-    /// Waits for the end of the commit under way; whether there is one.
+    /// Waits for the end of a commit, if any is under way; whether one is.
     pub(super) async fn wait_idle(&self, members: &Members) -> bool {
-        let waits = self.is_committing.get();
+        let waits = self.state.borrow().is_committing();
         if waits {
             self.committed.wait(&members.tasks).await;
         }
@@ -416,11 +453,10 @@ impl Log {
     ) -> Result<(), EngineError> {
         loop {
             members.check_frozen()?;
-            if self.wait_idle(members).await {
-                continue;
-            }
             members.failures_recorded().await?;
-            if self.is_committing.get() {
+            let may_begin = self.state.borrow().may_begin() && !self.state.borrow().is_making_room;
+            if !may_begin && !planted!(MarksTogether) {
+                self.committed.wait(&members.tasks).await;
                 continue;
             }
             let commit = {
@@ -441,7 +477,8 @@ impl Log {
 
     /// Whether a commit may begin.
     pub(super) fn wants_commit(&self) -> bool {
-        !self.is_committing.get() && !self.state.borrow().waiting.is_empty()
+        let state = self.state.borrow();
+        state.may_begin() && !state.waiting.is_empty()
     }
 
     /// Writes one record of what waits to its participants and flushes them, or makes room for it; or nothing, as long
@@ -454,8 +491,6 @@ impl Log {
 
     /// Does what a commit is to do, and tells those whose updates it has.
     async fn carry_out(&self, mut commit: Commit, members: &Members, flusher: &Flusher, replies: &Replies) {
-        self.is_committing.set(true);
-        self.has_answered.set(false);
         let failed = self.write(&commit, members).await;
         if members.fail(failed).is_err() && members.tolerance() > 0 {
             members.freeze();
@@ -487,8 +522,14 @@ impl Log {
                 state.marked = state.marked.max(commit.trim);
             }
         }
+        let overtaken = state.open.iter().find(|open| Some(open.sequence) == commit.record);
+        let overtaken = overtaken.and_then(|open| open.overtaken);
         for &task in &commit.tasks {
             let sequence = commit.record.expect("tasks have a record");
+            if let Some(number) = overtaken {
+                state.late.push((number, Some(sequence).filter(|_| is_committed)));
+                continue;
+            }
             if !is_committed {
                 state.in_place(sequence, flusher.begun(), state.updates[task.index()].is_by_sums);
             }
@@ -496,8 +537,9 @@ impl Log {
             members.tasks.wake(task);
         }
         commit.tasks.clear();
-        state.spare = commit.tasks;
-        self.is_committing.set(false);
+        state.spare.push(commit.tasks);
+        state.open.retain(|open| Some(open.sequence) != commit.record);
+        state.is_making_room &= !commit.makes_room;
         self.committed.wake(&members.tasks);
         if !is_committed && !planted!(FailedCommitUntold) {
             // What it has never will be in place.
@@ -530,7 +572,7 @@ impl Log {
         if !taken.is_empty() {
             return Some(state.seal(taken));
         }
-        state.spare = taken;
+        state.spare.push(taken);
         state.make_room(members, flusher)
     }
 
@@ -546,7 +588,7 @@ impl Log {
         members.operations.begin_call(purpose);
         for member in commit.participants.iter() {
             let state = &mut *self.state.borrow_mut();
-            let (offset, total, memory) = state.writer(member).take();
+            let (offset, total, memory) = state.writer(member).take(commit.berth);
             // The log is not near the data: the queue's head says nothing.
             let mut operation = members.operations.piecewise(member, kind, offset, DiskSector(0));
             memory.for_each(|lease| operation.push(lease));
@@ -564,7 +606,10 @@ impl Log {
         for &task in commit.tasks.iter().filter(|_| may) {
             has_answered |= replies.answer(task, false);
         }
-        self.has_answered.set(has_answered);
+        let state = &mut *self.state.borrow_mut();
+        for open in state.open.iter_mut().filter(|open| Some(open.sequence) == commit.record) {
+            open.has_answered = has_answered;
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! - A read that is overdue is computed from the other members. Its member is *slow* from then on: it is written and
 //!   not read, where the others can do without it, until everything that was late has come back. Nothing is wrong with
 //!   what it holds, so nothing of it is healed.
+//! - What is on its way into the journal, and takes too long, goes there again, on other members.
 //! - A member that has anything else under way for too long, or a read for as long, is given up as by an error.
 //!
 //! Neither happens where the others can't do without the member: then its operations take as long as they take. The
@@ -109,6 +110,7 @@ impl Patience {
         pending.clear();
         self.pending = pending;
         self.note_slow(parts);
+        parts.journal.iter().for_each(|journal| journal.tick(&parts.members, &parts.writeback));
     }
 
     /// Notes who has had something for too long, after whoever can be given up was.

@@ -14,7 +14,7 @@ use super::parts::Parts;
 use crate::array::Pages;
 use crate::buf::Pool;
 use crate::cache::Cache;
-use crate::lost::clip;
+use crate::lost::{clip, without};
 
 /// The memory of a cache that begins with what the journal has, until it is given its own.
 const RESTORED_BYTES: Bytes = Bytes(4 << 20);
@@ -69,8 +69,18 @@ impl Sides {
         [&self.below].into_iter().chain(&self.above)
     }
 
-    /// The array's sectors that nobody has, as far as the lists of bad blocks say: ascending.
+    /// The array's sectors that nobody has, as far as the lists of bad blocks say, nor the cache: ascending.
     pub(super) fn lost(&self) -> Rc<[Range<Lba>]> {
+        let lost = self.lost_by_members();
+        if lost.is_empty() || planted!(CachedCalledLost) {
+            return lost;
+        }
+        let mut dirty = Vec::new();
+        self.caches().for_each(|cache| cache.dirty_sectors(&mut dirty));
+        without(&lost, dirty).into()
+    }
+
+    fn lost_by_members(&self) -> Rc<[Range<Lba>]> {
         let of = |parts: &Parts| parts.bad.lost(parts.geometry(), parts.members.record().lost());
         let Some(between) = self.below.members.between() else { return of(&self.below) };
         let (mark, moving) = (between.mark.get(), between.moving.borrow());

@@ -10,7 +10,8 @@ use super::between::Side;
 use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
-use super::ops::{close, destage, fail, flush, heal, initialise, join, read, reshape, write};
+use super::journal::Journal;
+use super::ops::{close, destage, fail, flush, heal, initialise, join, journal, read, reshape, write};
 use super::parts::Parts;
 use super::replies::Ticket;
 use super::sides::Sides;
@@ -47,6 +48,8 @@ pub(super) enum Work {
     KeepIntent,
     Commit,
     CommitPages,
+    /// Have the next batch of what the journal has be written out.
+    Hurry,
 }
 
 impl Work {
@@ -112,9 +115,14 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
             let log = parts.log.as_ref().expect("what is committed waits for the log");
             log.commit(&parts.members, &parts.flusher, &parts.replies).await;
         }
+        // Whoever needs the room finds out by itself whether there is any.
+        Work::Hurry => drop(journal::hurry(parts).await),
         Work::CommitPages => {
-            let journal = parts.journal.as_ref().expect("pages wait for the journal");
-            journal.log.commit(&parts.members, &parts.flusher, &parts.replies).await;
+            let log = &parts.journal.as_ref().expect("pages wait for the journal").log;
+            log.commit(&parts.members, &parts.flusher, &parts.replies).await;
+            if log.has_late() {
+                journal::settle(parts);
+            }
         }
     }
 }
@@ -125,6 +133,8 @@ pub(super) fn rounds(parts: &Parts) -> impl Iterator<Item = Work> {
     let rounds = [
         (parts.log.as_ref().is_some_and(|log| log.wants_commit()), Work::Commit),
         (wants_pages, Work::CommitPages),
+        // Not while somebody waits until nothing is under way.
+        (!parts.repairs.is_held.get() && parts.journal.as_ref().is_some_and(Journal::takes_up_hurry), Work::Hurry),
         (parts.members.wants_record_round(), Work::KeepRecord),
         (parts.intent.wants_round(), Work::KeepIntent),
     ];

@@ -25,7 +25,7 @@ fn journaled() -> [Shape; 3] {
     [raid5, shape(rm2(3, Placement::Adjacent), 7), Shape { integrity: Integrity::Crc32, ..shape(RAID5, 4) }]
 }
 
-fn engine_of(shape: Shape) -> TestEngine {
+pub(crate) fn engine_of(shape: Shape) -> TestEngine {
     with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo).with_rebuild(), Some((CacheMode::WriteBack, PAGES))).0
 }
 
@@ -33,17 +33,17 @@ fn flush(engine: &mut TestEngine) {
     drop(run(engine, Command::Flush).expect("flushed"));
 }
 
-fn durable(lba: u64, bytes: &[u8]) -> Command {
+pub(crate) fn durable(lba: u64, bytes: &[u8]) -> Command {
     Command::Write { lba: Lba(lba), buf: buf(bytes), fua: true }
 }
 
 /// Puts a page into an array's content, as a write does.
-fn put(content: &mut [u8], lba: u64, page: &[u8]) {
+pub(crate) fn put(content: &mut [u8], lba: u64, page: &[u8]) {
     let at = usize::try_from(lba * 512).expect("a small array");
     content[at..at + page.len()].copy_from_slice(page);
 }
 
-fn empty(shape: &Shape) -> Vec<u8> {
+pub(crate) fn empty(shape: &Shape) -> Vec<u8> {
     vec![0; usize::try_from(shape.geometry().capacity().bytes().0).expect("a small array")]
 }
 
@@ -53,7 +53,8 @@ fn scattered(shape: &Shape) -> Vec<u64> {
 }
 
 /// Opens what a stop has left, without some members, and brings it into agreement.
-fn reopened(left: &Members, without: MemberSet) -> Engine<MemDisk, u64> {
+#[track_caller]
+pub(crate) fn reopened(left: &Members, without: MemberSet) -> Engine<MemDisk, u64> {
     let mut left = left.clone();
     without.iter().for_each(|slot| left[slot.index()] = None);
     let assembled = assembled(MemDisk::new(left.clone(), Order::Fifo), &left);
@@ -63,7 +64,7 @@ fn reopened(left: &Members, without: MemberSet) -> Engine<MemDisk, u64> {
 
 /// The array has this content, block by block.
 #[track_caller]
-fn assert_has(engine: &mut Engine<MemDisk, u64>, content: &[u8], context: &str) {
+pub(crate) fn assert_has(engine: &mut Engine<MemDisk, u64>, content: &[u8], context: &str) {
     for (at, expected) in (0..).step_by(8).zip(content.chunks(4096)) {
         let found = block(engine, at).unwrap_or_else(|error| panic!("{context}: sector {at}: {error}"));
         assert!(found == expected, "{context}: sector {at} is wrong");
@@ -368,7 +369,7 @@ fn goes_on_with(shape: &Shape, left: &Members, without: MemberSet, (last, has_la
 }
 
 /// Where a member's journal is.
-fn journal(bytes: &[u8]) -> std::ops::Range<usize> {
+pub(crate) fn journal(bytes: &[u8]) -> std::ops::Range<usize> {
     let area = superblock(bytes).journal_area().expect("there is a journal");
     usize::try_from(area.offset.0).expect("small")..usize::try_from(area.offset.0 + area.size.0).expect("small")
 }
@@ -385,7 +386,7 @@ fn with_durable(engine: &mut Engine<MemDisk, u64>, lba: u64, bytes: &[u8]) -> Me
 }
 
 /// What members hold as soon as a write is replied to.
-fn with_written(engine: &mut Engine<MemDisk, u64>, command: Command) -> Members {
+pub(crate) fn with_written(engine: &mut Engine<MemDisk, u64>, command: Command) -> Members {
     let mut replies = Vec::new();
     engine.submit(1, command);
     while replies.is_empty() {
@@ -464,6 +465,122 @@ fn a_ring_does_not_fill_up_behind_what_can_not_be_written_out() {
         }
         assert!(block(&mut engine, stripe + 8).expect("read") == noise(59, 8), "without {without:?}");
     }
+}
+
+/// What no member has, and the cache has, is not lost: reads give it, now and after a stop.
+#[test]
+fn what_is_in_memory_and_on_no_member_is_not_lost() {
+    let page = noise(2, 8);
+    for is_written in [false, true] {
+        let (mut engine, lba) = with_two_wrong_blocks();
+        let [.., shape] = journaled();
+        if is_written {
+            write(&mut engine, lba, &page).expect("acknowledged");
+            flush(&mut engine);
+        }
+        let replaced = shape.geometry().locate(Lba(2 * lba)).member;
+        drop(run(&mut engine, fail(replaced)).expect("given up"));
+        let join = new_member(&mut engine, &shape, replaced, 7);
+        drop(run(&mut engine, join).expect("joined"));
+        for _ in 0..50 {
+            engine.tick();
+            engine.turn(&mut Vec::new()).expect("memory does not break");
+        }
+        assert!(engine.rebuilding().is_none(), "it is rebuilt");
+        let lost: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
+        assert!(lost.contains(&(2 * lba)), "the new member lacks what nobody could compute: {lost:?}");
+        let is_lost = |engine: &Engine<MemDisk, u64>| engine.lost().iter().any(|range| range.contains(&Lba(lba)));
+        let left = engine.disk().cut(&mut Random(5));
+        assert_eq!(engine.lost().iter().any(|range| range.contains(&Lba(lba))), !is_written);
+        if is_written {
+            assert!(block(&mut engine, lba).expect("read") == page);
+            let mut engine = reopened(&left, MemberSet::EMPTY);
+            assert!(!is_lost(&engine) && block(&mut engine, lba).expect("read") == page, "after a stop");
+        }
+    }
+}
+
+/// Of content that can't be written out as much is durable as the ring has room for; then flushes fail.
+#[test]
+fn content_that_can_not_be_written_out_has_all_of_the_ring_and_no_more() {
+    let [.., shape] = journaled();
+    for (batch, sound) in [(1, 0), (3, 0), (5, 0), (1, 6), (2, 9)] {
+        let shape = Shape { log: 512 << 10, chunks: 120, ..shape };
+        let (mut engine, unit, stripe) = (engine_of(shape), shape.chunk / 512, shape.geometry().stripe_sectors().0);
+        let rows = shape.geometry().capacity().0 / stripe;
+        write(&mut engine, 0, &noise(1, rows * stripe)).expect("written");
+        run(&mut engine, Command::Close).expect("closed");
+        for lba in (0..rows).flat_map(|row| [row * stripe, row * stripe + unit]) {
+            let at = shape.geometry().locate(Lba(lba));
+            let sector = usize::try_from(at.sector.0 * 512).expect("small");
+            engine.disk_mut().data_mut(at.member)[sector] ^= 1;
+        }
+        let mut flushed = 0;
+        let is_full = (0..rows / batch).any(|round| {
+            for row in round * batch..(round + 1) * batch {
+                write(&mut engine, row * stripe + unit, &noise(row, 8)).expect("acknowledged");
+            }
+            for row in 0..sound {
+                write(&mut engine, row * stripe + 2 * unit, &noise(1000 * round + row, 8)).expect("acknowledged");
+            }
+            let result = run(&mut engine, Command::Flush);
+            assert!(matches!(result, Ok(None) | Err(EngineError::NotDestaged { .. })), "{result:?}");
+            flushed += if result.is_ok() { batch } else { 0 };
+            result.is_err()
+        });
+        // A block for each page, and for each record its header's.
+        let context = format!("{batch} at once, beside {sound} that can");
+        assert!(is_full && (24..=96).contains(&flushed), "{context}: {flushed} pages");
+        let left = engine.disk().cut(&mut Random(5));
+        for without in tolerated(engine.geometry()) {
+            let mut engine = reopened(&left, without);
+            for row in 0..flushed {
+                let found = block(&mut engine, row * stripe + unit).expect("read");
+                assert!(found == noise(row, 8), "{context}, without {without:?}, row {row}");
+            }
+        }
+    }
+}
+
+/// A durable write of content that can't be written out ends, however full the ring is.
+#[test]
+fn a_durable_write_ends_in_a_ring_full_of_what_can_not_be_written_out() {
+    let [.., shape] = journaled();
+    let shape = Shape { members: 5, log: 512 << 10, chunks: 150, ..shape };
+    let stripe = shape.geometry().stripe_sectors().0;
+    let rows = shape.geometry().capacity().0 / stripe;
+    let mut engine = engine_of(shape);
+    write(&mut engine, 0, &noise(1, rows * stripe)).expect("written");
+    run(&mut engine, Command::Close).expect("closed");
+    let mut random = Random(6);
+    for row in 0..rows {
+        let at = shape.geometry().locate(Lba(row * stripe));
+        engine.disk_mut().data_mut(at.member)[usize::try_from(at.sector.0 * 512).expect("small")] ^= 1;
+    }
+    let lost = shape.geometry().locate(Lba(8)).member;
+    drop(run(&mut engine, fail(lost)).expect("given up"));
+    let (mut durable_ones, mut failed) = (0, 0);
+    for number in 0..3000 {
+        let page = random.below(rows * stripe / 8) * 8;
+        let fua = random.below(2) == 0;
+        engine.submit(number, Command::Write { lba: Lba(page), buf: buf(&noise(number, 8)), fua });
+        if random.below(6) == 0 {
+            engine.submit(10_000 + number, Command::Flush);
+        }
+        let mut replies = Vec::new();
+        for turn in 0.. {
+            engine.disk_mut().allow_reaps(usize::MAX);
+            engine.turn(&mut replies).expect("memory does not break");
+            if !engine.wants_turn() {
+                break;
+            }
+            assert!(turn < 20_000, "command {number} never ends");
+        }
+        durable_ones += usize::from(fua && replies.iter().all(|reply| reply.result.is_ok()));
+        failed += replies.iter().filter(|reply| reply.result.is_err()).count();
+        assert!(!replies.is_empty(), "there is a reply");
+    }
+    assert!(durable_ones > 50 && failed > 50, "{durable_ones} durable, {failed} failed: both happen");
 }
 
 /// What is being written out when a flush begins, and can't be, is durable when the flush is over.

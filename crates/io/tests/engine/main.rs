@@ -15,6 +15,7 @@ mod intent;
 mod journal;
 mod log;
 mod lost_sums;
+mod open_records;
 mod opening;
 mod rebuild;
 mod record;

@@ -2,17 +2,21 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use smallvec::SmallVec;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
 
-use super::writer::{BLOCK, Writer};
+use super::writer::{BLOCK, Stamp, Writer};
 use crate::buf::Lease;
 use crate::engine::error::EngineError;
 use crate::engine::flusher::Flusher;
 use crate::engine::members::Members;
 use crate::engine::tasks::TaskId;
-use crate::format::log::record::{Header, Kind, LogSequence};
+use crate::format::log::record::{Header, Kind, LogSequence, OPEN_MAX, total_bytes};
 use crate::format::log::{RECORD_BYTES_MAX, RING_BYTES_MIN};
 use crate::format::superblock::Superblock;
+
+/// The most open records of a log that is no journal.
+const OPEN_DEFAULT: usize = 1;
 
 /// What a task is about to write: pieces of members' data areas, by task.
 #[derive(Debug, Default)]
@@ -47,18 +51,24 @@ pub(super) struct State {
     pub(super) updates: Vec<Update>,
     /// The tasks whose updates are to be committed.
     pub(super) waiting: VecDeque<TaskId>,
-    /// The list of the tasks of a commit, to be used again.
-    pub(super) spare: Vec<TaskId>,
-    /// What is committed and not trimmed, in order and without gaps.
+    /// Lists of the tasks of commits, to be used again.
+    pub(super) spare: Vec<Vec<TaskId>>,
+    /// Records that are being written.
+    pub(super) open: SmallVec<[Open; OPEN_MAX]>,
+    /// What nobody waited for any more and is over: in which record it is, if it is in one.
+    pub(super) late: Vec<(u64, Option<LogSequence>)>,
+    /// Somebody makes room, for which a block is kept.
+    pub(super) is_making_room: bool,
+    /// What is open or committed, and not trimmed, in order and without gaps.
     pub(super) records: VecDeque<Committed>,
     /// The last record with anything in it.
     pub(super) filled: LogSequence,
     /// The members have said that nothing up to here is to be done again.
     pub(super) retired: LogSequence,
-    /// Who got the last record.
-    pub(super) previous: MemberSet,
-    /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can
-    /// be uncommitted.
+    /// Who got the last records, the newest first.
+    pub(super) previous: [MemberSet; OPEN_MAX],
+    /// Members that lack a record, where there is no redundancy: nothing more is logged, as a record that does not call
+    /// it open would say that it is committed.
     pub(super) lacking: MemberSet,
 }
 
@@ -71,6 +81,9 @@ pub(super) struct Limits {
     pub(super) record: Bytes,
     /// The parity stripes that one update may touch.
     pub(super) stripes: u64,
+    /// The updates in a record, and the records that may be open.
+    pub(super) updates: usize,
+    pub(super) open: usize,
 }
 
 #[derive(Debug)]
@@ -86,6 +99,20 @@ pub(super) struct Committed {
     pub(super) placed_by_sums: Option<u64>,
 }
 
+/// A record that is being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub(super) sequence: LogSequence,
+    pub(super) participants: MemberSet,
+    /// Whose memory holds it: of each participant, the same.
+    berth: usize,
+    /// Something was replied to that it has.
+    pub(super) has_answered: bool,
+    /// Of a journal: whose update it has, and what that is called since nobody waits for it any more.
+    pub(super) task: Option<TaskId>,
+    pub(super) overtaken: Option<u64>,
+}
+
 /// What a commit does.
 pub(super) struct Commit {
     /// None: only a flush, so that records can be trimmed.
@@ -93,6 +120,9 @@ pub(super) struct Commit {
     pub(super) trim: LogSequence,
     pub(super) participants: MemberSet,
     pub(super) tasks: Vec<TaskId>,
+    pub(super) berth: usize,
+    /// It makes room.
+    pub(super) makes_room: bool,
 }
 
 impl State {
@@ -119,8 +149,9 @@ impl State {
         if size < needed.0 {
             return Err(EngineError::LogTooSmall { size: Bytes(size), needed });
         }
-        let limits = Limits { group: Bytes(size / 4), record: Bytes(record), stripes: stripes(size / 4).max(1) };
         assert!(stripes(record) > 0, "the smallest log has room for a parity stripe");
+        let (group, record, stripes) = (Bytes(size / 4), Bytes(record), stripes(size / 4).max(1));
+        let limits = Limits { group, record, stripes, updates: usize::MAX, open: OPEN_DEFAULT };
         Ok(Self::of(writers, limits))
     }
 
@@ -134,12 +165,25 @@ impl State {
             updates: Vec::new(),
             waiting: VecDeque::new(),
             spare: Vec::new(),
+            open: SmallVec::new(),
+            late: Vec::new(),
+            is_making_room: false,
             records: VecDeque::new(),
             filled: LogSequence(0),
             retired: LogSequence(0),
-            previous: MemberSet::EMPTY,
+            previous: Default::default(),
             lacking: MemberSet::EMPTY,
         }
+    }
+
+    /// Whether a commit is under way.
+    pub(super) fn is_committing(&self) -> bool {
+        !self.open.is_empty() || self.is_making_room
+    }
+
+    /// Whether another may begin.
+    pub(super) fn may_begin(&self) -> bool {
+        self.open.len() < self.limits.open
     }
 
     /// See [`Log::resume`].
@@ -152,9 +196,13 @@ impl State {
             }
         }
         let Some((&LogSequence(first), _)) = records.first_key_value() else { return };
-        let (&LogSequence(last), newest) = records.last_key_value().expect("it has a first one");
+        let (&LogSequence(last), _) = records.last_key_value().expect("it has a first one");
         (self.trim, self.marked) = (LogSequence(first - 1), LogSequence(first - 1));
-        (self.next, self.filled, self.previous) = (LogSequence(last + 1), LogSequence(last), newest.participants);
+        (self.next, self.filled) = (LogSequence(last + 1), LogSequence(last));
+        self.previous = std::array::from_fn(|back| {
+            let record = last.checked_sub(back as u64).and_then(|sequence| records.get(&LogSequence(sequence)));
+            record.map_or(MemberSet::EMPTY, |record| record.participants)
+        });
         // A number without a record was a mark.
         self.records.extend((first..=last).map(LogSequence).map(|sequence| {
             let record = records.get(&sequence).filter(|record| !record.extents.is_empty());
@@ -210,9 +258,9 @@ impl State {
     /// Takes as many updates into the next record as there is room for. Those that have nothing for anybody who is
     /// there are in none.
     pub(super) fn gather(&mut self, missing: MemberSet, wake: impl Fn(TaskId)) -> Vec<TaskId> {
-        let mut taken = std::mem::take(&mut self.spare);
+        let mut taken = self.spare.pop().unwrap_or_default();
         self.writers.iter_mut().flatten().for_each(Writer::clear);
-        while let Some(&task) = self.waiting.front() {
+        while let Some(&task) = self.waiting.front().filter(|_| taken.len() < self.limits.updates) {
             let is_there = |piece: &Piece| !missing.contains(piece.member);
             if !self.updates[task.index()].pieces.iter().any(is_there) && !planted!(NobodysRecordCounted) {
                 // A record that nobody gets would not be missed, nor would the one before it.
@@ -267,8 +315,9 @@ impl State {
 
     /// The same of a record that only carries the mark, for these members.
     pub(super) fn seal_mark(&mut self, participants: MemberSet) -> Commit {
-        let tasks = std::mem::take(&mut self.spare);
-        self.seal_for(participants, tasks)
+        let tasks = self.spare.pop().unwrap_or_default();
+        self.is_making_room = true;
+        Commit { makes_room: true, ..self.seal_for(participants, tasks) }
     }
 
     fn seal_for(&mut self, participants: MemberSet, tasks: Vec<TaskId>) -> Commit {
@@ -277,9 +326,20 @@ impl State {
         if !tasks.is_empty() {
             self.filled = sequence;
         }
-        let previous = std::mem::replace(&mut self.previous, participants);
+        let is_free = |berth: &usize| self.open.iter().all(|open| open.berth != *berth);
+        let berth = (0..OPEN_MAX).find(is_free).expect("there are not more open records");
+        let mut open = [LogSequence(0); OPEN_MAX - 1];
+        open.iter_mut().zip(&self.open).for_each(|(place, open)| *place = open.sequence);
+        if planted!(OpenUntold) {
+            open = Default::default();
+        }
+        let stamp = Stamp { sequence, trim, participants, previous: self.previous, open };
+        let task = tasks.first().copied();
+        self.open.push(Open { sequence, participants, berth, has_answered: false, task, overtaken: None });
+        self.previous.rotate_right(1);
+        self.previous[0] = participants;
         for member in participants.iter() {
-            self.writer(member).seal(sequence, trim, participants, previous);
+            self.writer(member).seal(stamp, berth);
         }
         let in_place = if tasks.is_empty() { MemberSet::EMPTY } else { participants };
         let sums_left = tasks.iter().filter(|task| self.updates[task.index()].is_by_sums).count();
@@ -291,7 +351,18 @@ impl State {
             placed: 0,
             placed_by_sums: None,
         });
-        Commit { record: Some(sequence), trim, participants, tasks }
+        Commit { record: Some(sequence), trim, participants, tasks, berth, makes_room: false }
+    }
+
+    /// What updates that wait for a commit are to take of a member, at most.
+    pub(super) fn promised(&self, member: MemberIndex) -> Bytes {
+        let of = |task: &TaskId| {
+            let pieces = &self.updates[task.index()].pieces;
+            let own = pieces.iter().filter(|piece| piece.member == member);
+            let (count, content) = own.fold((0, 0), |(count, sum), piece| (count + 1, sum + piece.len.bytes().0));
+            if count > 0 { total_bytes(count, Bytes(content)).0 } else { 0 }
+        };
+        Bytes(self.waiting.iter().map(of).sum())
     }
 
     /// Members that may lose something of the oldest records which is in place.
@@ -303,15 +374,17 @@ impl State {
     /// Makes room in the rings, when the next update has none: by a flush that makes what is in place durable, then by
     /// records that only carry the mark. Neither helps before something is in place.
     pub(super) fn make_room(&mut self, members: &Members, flusher: &Flusher) -> Option<Commit> {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() || self.is_making_room {
             return None;
         }
         let unflushed = self.in_doubt(flusher).minus(members.missing());
         if !unflushed.is_empty() {
             // A flush may have come between one of a record's writes and the last of them.
             unflushed.iter().for_each(|member| members.note_written(member));
-            let tasks = std::mem::take(&mut self.spare);
-            return Some(Commit { record: None, trim: self.trim, participants: unflushed, tasks });
+            let tasks = self.spare.pop().unwrap_or_default();
+            self.is_making_room = true;
+            let (record, trim, participants) = (None, self.trim, unflushed);
+            return Some(Commit { record, trim, participants, tasks, berth: 0, makes_room: true });
         }
         let behind = self.behind(self.trim, members.missing());
         if behind.is_empty() {

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::buf::{Buf, Lease};
 use crate::format::log::Ring;
-use crate::format::log::record::{self, EXTENTS_MAX, Extent, Header, Kind, LogSequence};
+use crate::format::log::record::{self, EXTENTS_MAX, Extent, Header, Kind, LogSequence, OPEN_MAX};
 
 /// The unit of the log's places.
 pub(super) const BLOCK: Bytes = crate::format::BLOCK.bytes();
@@ -16,16 +16,33 @@ pub(super) struct Writer {
     /// Where the log area begins on the member.
     area: Bytes,
     pub(super) ring: Ring,
-    /// The record that is being put together or written.
+    /// The record that is being put together.
     header: Header,
     content: Bytes,
     /// What the record is without the last update: its extents, the last of them, its content.
     before: (usize, Option<Extent>, Bytes),
-    /// The header's memory.
-    memory: Buf,
-    /// Its content, and the sums behind that, which fill up the last block.
+    /// Its content, and the sums behind that.
     leases: Vec<Lease>,
     sums: Vec<u8>,
+    /// By berth: what records that are being written have beside their content.
+    berths: Vec<Berth>,
+}
+
+/// What the copies of a record say that is the same for all participants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stamp {
+    pub(super) sequence: LogSequence,
+    pub(super) trim: LogSequence,
+    pub(super) participants: MemberSet,
+    pub(super) previous: [MemberSet; OPEN_MAX],
+    pub(super) open: [LogSequence; OPEN_MAX - 1],
+}
+
+/// Memory of a record.
+#[derive(Debug)]
+struct Berth {
+    header: Buf,
+    /// The sums, which fill up the last block.
     tail: Buf,
 }
 
@@ -37,16 +54,16 @@ impl Writer {
             sequence: LogSequence(0),
             trim: LogSequence(0),
             participants: MemberSet::EMPTY,
-            previous: MemberSet::EMPTY,
+            previous: Default::default(),
+            open: Default::default(),
             slot,
             position: Bytes(0),
             content_checksum: 0,
             extents: Vec::new(),
         };
-        let (memory, tail) = (Buf::zeroed(BLOCK), Buf::zeroed(BLOCK));
         let (content, before) = (Bytes(0), (0, None, Bytes(0)));
-        let (ring, leases, sums) = (Ring::new(0..size), Vec::new(), Vec::new());
-        Self { area, ring, header, content, before, memory, leases, sums, tail }
+        let (ring, leases, sums, berths) = (Ring::new(0..size), Vec::new(), Vec::new(), Vec::new());
+        Self { area, ring, header, content, before, leases, sums, berths }
     }
 
     /// Whose log it is.
@@ -116,42 +133,44 @@ impl Writer {
         record::total_bytes(self.header.extents.len(), self.content)
     }
 
-    /// Gives the record its place and header.
-    pub(super) fn seal(
-        &mut self,
-        sequence: LogSequence,
-        trim: LogSequence,
-        participants: MemberSet,
-        previous: MemberSet,
-    ) {
+    /// Gives the record its place and header; what it has beside its content is in a berth from then on.
+    pub(super) fn seal(&mut self, stamp: Stamp, berth: usize) {
         let total = self.total();
         let position = self.ring.find(total, Bytes(0)).expect("a participant has room");
+        let Stamp { sequence, trim, participants, previous, open } = stamp;
         self.ring.take(sequence, position, total);
         let mut crc = crc32fast::Hasher::new();
         self.leases.iter().for_each(|lease| crc.update(lease.bytes()));
         crc.update(&self.sums);
         let Header { extents, generation, slot, .. } = &mut self.header;
-        let extents = std::mem::take(extents);
+        let participants = if planted!(ParticipantsForgotten) { MemberSet::EMPTY.with(*slot) } else { participants };
+        let (generation, slot, extents) = (*generation, *slot, std::mem::take(extents));
+        let content_checksum = crc.finalize();
         self.header = Header {
-            generation: *generation,
+            generation,
             sequence,
             trim,
-            participants: if planted!(ParticipantsForgotten) { MemberSet::EMPTY.with(*slot) } else { participants },
+            participants,
             previous,
-            slot: *slot,
+            open,
+            slot,
             position,
-            content_checksum: crc.finalize(),
+            content_checksum,
             extents,
         };
-        if self.memory.len() < self.header.bytes() {
-            self.memory = Buf::zeroed(Bytes(self.header.bytes() as u64));
-        }
-        self.header.encode(self.memory.as_mut());
         let tail = self.tail_bytes();
-        if self.tail.len() < tail {
-            self.tail = Buf::zeroed(Bytes(tail as u64));
+        while self.berths.len() <= berth {
+            self.berths.push(Berth { header: Buf::zeroed(BLOCK), tail: Buf::zeroed(BLOCK) });
         }
-        let (sums, fill) = self.tail.bytes_mut(0..tail).split_at_mut(self.sums.len());
+        let berth = &mut self.berths[berth];
+        if berth.header.len() < self.header.bytes() {
+            berth.header = Buf::zeroed(Bytes(self.header.bytes() as u64));
+        }
+        self.header.encode(berth.header.as_mut());
+        if berth.tail.len() < tail {
+            berth.tail = Buf::zeroed(Bytes(tail as u64));
+        }
+        let (sums, fill) = berth.tail.bytes_mut(0..tail).split_at_mut(self.sums.len());
         sums.copy_from_slice(&self.sums);
         fill.fill(0);
     }
@@ -162,11 +181,12 @@ impl Writer {
         usize::try_from(self.total().0).expect("a record fits the address space") - self.header.bytes() - content
     }
 
-    /// Where the sealed record goes on the member, how long it is, and its memory, in order.
-    pub(super) fn take(&mut self) -> (Bytes, Bytes, impl Iterator<Item = Lease>) {
+    /// Where the record that was sealed last goes on the member, how long it is, and its memory, in order.
+    pub(super) fn take(&mut self, berth: usize) -> (Bytes, Bytes, impl Iterator<Item = Lease>) {
         let (total, tail) = (self.total(), self.tail_bytes());
-        let head = self.memory.lease_read(0..self.header.bytes());
-        let tail = (tail > 0).then(|| self.tail.lease_read(0..tail));
+        let berth = &mut self.berths[berth];
+        let head = berth.header.lease_read(0..self.header.bytes());
+        let tail = (tail > 0).then(|| berth.tail.lease_read(0..tail));
         self.sums.clear();
         let offset = Bytes(self.area.0 + self.header.position.0);
         (offset, total, std::iter::once(head).chain(self.leases.drain(..)).chain(tail))

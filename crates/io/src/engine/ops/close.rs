@@ -32,8 +32,8 @@ pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
             if !is_left {
                 break;
             }
-            if let Some(journal) = parts.journal.as_ref().filter(|journal| journal.is_busy.get()) {
-                journal.idle.wait(parts.tasks()).await;
+            if let Some(journal) = parts.journal.as_ref().filter(|journal| journal.is_busy()) {
+                journal.arrived.wait(parts.tasks()).await;
             }
         }
     }

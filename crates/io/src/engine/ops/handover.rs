@@ -75,7 +75,7 @@ async fn write_out(parts: &Parts, space: &mut Workspace, ring: &Journal) -> Resu
         }
         let is_drained = parts.writeback.cache().is_some_and(|cache| cache.is_drained(mark));
         if is_drained && !parts.writeback.is_under_way() {
-            return journal::wait_idle(parts, ring).await;
+            return ring.wait_arrived(&parts.members).await;
         }
         if !has_begun {
             // The rest is somebody's who has begun it, or is about to.

@@ -5,7 +5,7 @@ use uraid_layout::{DiskSector, Lba, Sectors};
 use crate::buf::Lease;
 use crate::cache::{Cache, FlushLeft};
 use crate::engine::error::EngineError;
-use crate::engine::journal::{FLUSH_SHARE, Journal};
+use crate::engine::journal::{FLUSH_SHARE, Journal, Sending};
 use crate::engine::log::Piece;
 use crate::engine::parts::Parts;
 use crate::format::log::record::{Kind, LogSequence};
@@ -50,7 +50,7 @@ pub(in crate::engine) async fn free(parts: &Parts, stripes: &std::ops::Range<u64
     let Some(journal) = &parts.journal else { return Ok(()) };
     let is_due = || parts.writeback.cache().is_some_and(|cache| cache.journal().is_fresh_over_live(stripes.clone()));
     if is_due() {
-        wait_idle(parts, journal).await?;
+        journal.wait_arrived(&parts.members).await?;
     }
     if is_due() {
         journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
@@ -69,7 +69,7 @@ pub(in crate::engine) async fn retire(parts: &Parts, lba: Lba, len: Sectors) -> 
     let mut has_tried = false;
     while is_live(parts, lba, len) {
         parts.members.check_frozen()?;
-        wait_idle(parts, journal).await?;
+        journal.wait_arrived(&parts.members).await?;
         // What fails is tried once.
         let has_tried = std::mem::replace(&mut has_tried, true);
         let _ = parts.writeback.with(if has_tried { Cache::hurry } else { Cache::drain });
@@ -111,12 +111,15 @@ pub(in crate::engine) fn is_live(parts: &Parts, lba: Lba, len: Sectors) -> bool 
 pub(super) async fn renew_copies(parts: &Parts, journal: &Journal, upto: LogSequence) -> Result<bool, EngineError> {
     loop {
         parts.members.check_frozen()?;
-        wait_idle(parts, journal).await?;
+        journal.wait_arrived(&parts.members).await?;
         pass_on(parts, journal);
         if journal.log.released_upto() >= upto {
             return Ok(true);
         }
         let has_some = parts.writeback.with(|cache| cache.journal_mut().refresh(upto)).unwrap_or(false);
+        if !has_some && journal.is_busy() {
+            continue;
+        }
         if !has_some || !put(parts, journal, Some(upto)).await? {
             return Ok(false);
         }
@@ -158,6 +161,7 @@ pub(in crate::engine) fn settle(parts: &Parts) {
 
 /// The same; nobody looks again for that.
 fn pass_on(parts: &Parts, journal: &Journal) {
+    journal.settle_late(&parts.members, &parts.writeback);
     while let Some(sequence) = parts.writeback.with(|cache| cache.journal_mut().released()).flatten() {
         journal.log.release(sequence, &parts.members);
     }
@@ -168,14 +172,13 @@ fn pass_on(parts: &Parts, journal: &Journal) {
 /// Puts what is fresh into the journal, all or what records up to one hold, as much as a record takes. False: there is
 /// no room.
 async fn put(parts: &Parts, journal: &Journal, held_upto: Option<LogSequence>) -> Result<bool, EngineError> {
-    if journal.is_busy.get() {
-        journal.idle.wait(parts.tasks()).await;
+    let Some(sending) = journal.begin_batch() else {
+        journal.arrived.wait(parts.tasks()).await;
         return Ok(true);
-    }
-    journal.is_busy.set(true);
-    let result = put_alone(parts, journal, held_upto).await;
-    journal.is_busy.set(false);
-    journal.idle.wake(parts.tasks());
+    };
+    let result = put_batch(parts, journal, &sending, held_upto).await;
+    drop(sending);
+    journal.arrived.wake(parts.tasks());
     // Where there was no room nothing has changed: whoever waits for that goes on when there is.
     if !matches!(result, Ok(false)) {
         settle(parts);
@@ -183,11 +186,20 @@ async fn put(parts: &Parts, journal: &Journal, held_upto: Option<LogSequence>) -
     result
 }
 
-async fn put_alone(parts: &Parts, journal: &Journal, held_upto: Option<LogSequence>) -> Result<bool, EngineError> {
+async fn put_batch(
+    parts: &Parts,
+    journal: &Journal,
+    sending: &Sending<'_>,
+    held_upto: Option<LogSequence>,
+) -> Result<bool, EngineError> {
     let members = &parts.members;
     // What is not in place is the array's only where it is not marked clean.
     let _writer = if planted!(JournalOfClean) { None } else { Some(members.begin_writing().await?) };
-    let count = parts.writeback.cache().map_or(0, |cache| cache.journal().fresh_count(held_upto)).min(journal.most);
+    let count_of = |held_upto| {
+        let count = parts.writeback.cache().map_or(0, |cache| cache.journal().fresh_count(held_upto));
+        count.min(journal.most)
+    };
+    let (mut held_upto, mut count) = (held_upto, count_of(held_upto));
     // What is to be destaged after it makes room.
     let share = if held_upto.is_some() { 8 } else { FLUSH_SHARE };
     let mut chosen = journal.chosen(members, count, share);
@@ -195,15 +207,30 @@ async fn put_alone(parts: &Parts, journal: &Journal, held_upto: Option<LogSequen
         journal.log.tell_trim(members, &parts.flusher, &parts.replies).await?;
         chosen = journal.chosen(members, count, share);
     }
+    if chosen.is_none() && held_upto.is_some() && !planted!(NewestRenewedFirst) {
+        // What the oldest record has is enough to go on.
+        held_upto = Some(LogSequence(journal.log.released_upto().0 + 1));
+        count = count_of(held_upto);
+        chosen = journal.chosen(members, count, share).filter(|_| count > 0);
+    }
+    // As much as there is room for: who has made some counts on it.
+    while chosen.is_none() && count > 1 && !planted!(AllOrNoPages) {
+        count /= 2;
+        chosen = journal.chosen(members, count, share);
+    }
     let Some(chosen) = chosen else {
         let _ = parts.writeback.with(Cache::hurry);
         return Ok(false);
     };
-    let mut going = journal.content.take();
-    let _ = parts.writeback.with(|cache| cache.journal_mut().take_fresh(journal.most, held_upto, &mut going));
+    let mut going = journal.content.borrow_mut().pop().unwrap_or_default();
+    let take = |cache: &mut Cache| cache.journal_mut().take_fresh(count, held_upto, &mut going);
+    let batch = parts.writeback.with(take).expect("there is a cache as long as there is a journal");
     if going.is_empty() {
+        let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, None));
+        journal.content.borrow_mut().push(going);
         return Ok(true);
     }
+    sending.note(batch, parts.tasks());
     let piece = |member, (lba, lease): &(Lba, Lease)| Piece {
         member,
         sector: DiskSector(lba.0),
@@ -215,37 +242,43 @@ async fn put_alone(parts: &Parts, journal: &Journal, held_upto: Option<LogSequen
         update.extend(chosen.iter().flat_map(|member| going.iter().map(move |page| piece(member, page))));
     };
     let result = journal.log.put_pages(fill, members).await;
-    let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(result.as_ref().ok().copied()));
+    if !matches!(result, Ok(None)) {
+        let record = result.as_ref().ok().copied().flatten();
+        let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, record));
+    }
     going.clear();
-    journal.content.replace(going);
+    journal.content.borrow_mut().push(going);
     result?;
     members.failures_recorded().await?;
     let is_over = |cache: &mut Cache| journal.hurried.get().is_none_or(|mark| cache.is_drained(mark));
     if journal.log.is_fuller_than(FLUSH_SHARE / 2) && parts.writeback.with(is_over) == Some(true) {
-        hurry(parts, journal).await?;
+        journal.want_hurry();
     }
     Ok(true)
 }
 
 /// Has the next batch written out, if what was written out by now leaves too much in the rings: all that is dirty, so
 /// that pages of one stripe come together.
-async fn hurry(parts: &Parts, journal: &Journal) -> Result<(), EngineError> {
+///
+/// # Errors
+/// As [`flush`].
+pub(in crate::engine) async fn hurry(parts: &Parts) -> Result<(), EngineError> {
+    let Some(journal) = &parts.journal else { return Ok(()) };
+    let result = hurry_alone(parts, journal).await;
+    journal.is_hurrying.set(false);
+    result
+}
+
+async fn hurry_alone(parts: &Parts, journal: &Journal) -> Result<(), EngineError> {
     pass_on(parts, journal);
     // Rings that are full get no records, which would tell them.
     if !planted!(FullRingsUntold) {
         journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
+        pass_on(parts, journal);
+        journal.changed.wake(parts.tasks());
     }
     if journal.log.is_fuller_than(FLUSH_SHARE / 2) {
         journal.hurried.set(parts.writeback.with(Cache::hurry));
-    }
-    Ok(())
-}
-
-/// Waits until no record is being written.
-pub(super) async fn wait_idle(parts: &Parts, journal: &Journal) -> Result<(), EngineError> {
-    while journal.is_busy.get() {
-        parts.members.check_frozen()?;
-        journal.idle.wait(parts.tasks()).await;
     }
     Ok(())
 }

@@ -27,12 +27,16 @@ mod at {
     pub(super) const SLOT: usize = 64;
     pub(super) const COUNT: usize = 68;
     pub(super) const PREVIOUS: usize = 72;
-    pub(super) const EXTENTS: usize = 80;
+    pub(super) const OPEN: usize = 104;
+    pub(super) const EXTENTS: usize = 128;
     pub(super) const EXTENT_BYTES: usize = 16;
 }
 
 /// The most ranges of one record on a member.
 pub const EXTENTS_MAX: usize = (64 * BLOCK_BYTES - at::EXTENTS) / at::EXTENT_BYTES;
+
+/// The most records of a log that are open at once: being written, and not known to be on all participants yet.
+pub const OPEN_MAX: usize = 4;
 
 /// Counts the records of a log from 1 on; 0 is before all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,8 +84,11 @@ pub struct Header {
     pub trim: LogSequence,
     /// The members that get this record.
     pub participants: MemberSet,
-    /// The members that got the record before it; of the first record none.
-    pub previous: MemberSet,
+    /// The participants of the records before it, the last one's first; none of a record that there was not.
+    pub previous: [MemberSet; OPEN_MAX],
+    /// The other records that were open when it was written, 0 where there were fewer: all others before it were
+    /// committed, or will never be.
+    pub open: [LogSequence; OPEN_MAX - 1],
     /// The member that this copy is for.
     pub slot: MemberIndex,
     /// Where in the member's log area it begins.
@@ -163,7 +170,12 @@ impl Header {
         put(at::SEQUENCE, &self.sequence.0.to_le_bytes());
         put(at::TRIM, &self.trim.0.to_le_bytes());
         put(at::PARTICIPANTS, &bits_of(self.participants).to_le_bytes());
-        put(at::PREVIOUS, &bits_of(self.previous).to_le_bytes());
+        for (index, participants) in self.previous.iter().enumerate() {
+            put(at::PREVIOUS + 8 * index, &bits_of(*participants).to_le_bytes());
+        }
+        for (index, sequence) in self.open.iter().enumerate() {
+            put(at::OPEN + 8 * index, &sequence.0.to_le_bytes());
+        }
         put(at::POSITION, &self.position.0.to_le_bytes());
         put(at::SLOT, &[self.slot.0]);
         put(at::COUNT, &u32::try_from(self.extents.len()).expect("a small number").to_le_bytes());
@@ -281,7 +293,8 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
         sequence: LogSequence(u64_at(header, at::SEQUENCE)),
         trim: LogSequence(u64_at(header, at::TRIM)),
         participants: members_of(u64_at(header, at::PARTICIPANTS)),
-        previous: members_of(u64_at(header, at::PREVIOUS)),
+        previous: std::array::from_fn(|index| members_of(u64_at(header, at::PREVIOUS + 8 * index))),
+        open: std::array::from_fn(|index| LogSequence(u64_at(header, at::OPEN + 8 * index))),
         slot: MemberIndex(header[at::SLOT]),
         position: Bytes(u64_at(header, at::POSITION)),
         content_checksum,
@@ -295,6 +308,9 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
     }
     if header.trim >= header.sequence {
         return Err(wrong("trim mark"));
+    }
+    if header.open.iter().any(|open| *open >= header.sequence) {
+        return Err(wrong("list of open records"));
     }
     Ok((header, content))
 }
@@ -345,7 +361,8 @@ mod tests {
             sequence: LogSequence(7),
             trim: LogSequence(5),
             participants: MemberSet::all(3),
-            previous: MemberSet::all(2),
+            previous: [MemberSet::all(2), MemberSet::EMPTY, MemberSet::all(1), MemberSet::all(9)],
+            open: [LogSequence(6), LogSequence(3), LogSequence(0)],
             slot: MemberIndex(1),
             position: Bytes(8192),
             content_checksum: crc32fast::hash(&content),
@@ -367,12 +384,14 @@ mod tests {
     #[rustfmt::skip]
     fn the_bytes_are_those_of_the_format() {
         let (header, bytes) = sample();
-        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x4a, 0x2b, 0x65, 0xe2, 0x5e, 0x79,
+        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0xe1, 0x3c, 0xdf, 0xfa, 0x5e, 0x79,
             0xbc, 0xdd];
         expected.extend([0xc0; 16]);
         expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0,
             0, 0, 1, 0, 0, 0, 4, 0, 0, 0]);
-        expected.extend([3, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend([3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xff, 1, 0, 0, 0, 0,
+            0, 0]);
+        expected.extend([6, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([16, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([0x2c, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0x40, 0, 0, 0, 0, 0]);
@@ -424,6 +443,7 @@ mod tests {
         assert_eq!(changed(|header| header.slot = MemberIndex(3)), field("participants"));
         assert_eq!(changed(|header| header.slot = MemberIndex(200)), field("participants"));
         assert_eq!(changed(|header| header.trim = LogSequence(7)), field("trim mark"));
+        assert_eq!(changed(|header| header.open[2] = LogSequence(7)), field("list of open records"));
         assert_eq!(changed(|header| header.sequence = LogSequence(u64::MAX)), field("sequence"));
         assert_eq!(changed(|header| header.extents[0].len = Sectors(0)), field("extents"));
         assert_eq!(changed(|header| header.extents[0].sector = DiskSector(u64::MAX)), field("extents"));

@@ -17,8 +17,9 @@ pub(crate) struct Ring {
     area: Range<u64>,
     /// Where the next record goes, if it fits there.
     head: u64,
-    /// The records that are still needed, oldest first.
+    /// The records that are still needed, oldest first; and what they take together.
     live: VecDeque<(LogSequence, Range<u64>)>,
+    used: u64,
     /// The mark that the member durably holds.
     marked: LogSequence,
 }
@@ -26,7 +27,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// An empty ring in a part of the log area.
     pub(crate) fn new(area: Range<u64>) -> Self {
-        Self { head: area.start, area, live: VecDeque::new(), marked: LogSequence(0) }
+        Self { head: area.start, area, live: VecDeque::new(), used: 0, marked: LogSequence(0) }
     }
 
     /// The ring's size.
@@ -36,7 +37,7 @@ impl Ring {
 
     /// What records take that are still needed.
     pub(crate) fn used(&self) -> Bytes {
-        Bytes(self.live.iter().map(|(_, place)| place.end - place.start).sum())
+        Bytes(self.used)
     }
 
     /// Whether a mark would make room.
@@ -67,12 +68,14 @@ impl Ring {
     pub(crate) fn take(&mut self, sequence: LogSequence, at: Bytes, len: Bytes) {
         self.head = at.0 + len.0;
         self.live.push_back((sequence, at.0..self.head));
+        self.used += len.0;
     }
 
     /// Notes that the member durably holds a record with the mark `trim`.
     pub(crate) fn mark(&mut self, trim: LogSequence) {
         self.marked = self.marked.max(trim);
-        while self.live.front().is_some_and(|(sequence, _)| *sequence <= self.marked) {
+        while let Some((_, place)) = self.live.front().filter(|(sequence, _)| *sequence <= self.marked) {
+            self.used -= place.end - place.start;
             self.live.pop_front();
         }
     }

@@ -26,8 +26,10 @@ mod feature {
     pub(super) const RESHAPE: u64 = 128;
     pub(super) const LOG_SUMS: u64 = 256;
     pub(super) const LOG_PAGES: u64 = 512;
-    pub(super) const KNOWN: u64 =
-        BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE | LOG_SUMS | LOG_PAGES;
+    pub(super) const LOG_OPEN: u64 = 1024;
+    /// What a log takes.
+    pub(super) const LOGGED: u64 = LOG | LOG_SUMS | LOG_PAGES | LOG_OPEN;
+    pub(super) const KNOWN: u64 = BITMAP | LOGGED | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE;
 }
 
 const FLAG_CLEAN: u8 = 1;
@@ -201,8 +203,7 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         return Err(SuperblockError::Field { field: "list of features, which lacks bad blocks," });
     }
     // Their logs had other records, and no journal beside them.
-    let log = feature::LOG | feature::LOG_SUMS | feature::LOG_PAGES;
-    if ![0, log].contains(&(features & log)) {
+    if ![0, feature::LOGGED].contains(&(features & feature::LOGGED)) {
         return Err(SuperblockError::Field { field: "list of features, which has a part of what a log takes," });
     }
     if array_at(bytes, at::ZERO) != [0; 2] {
@@ -304,7 +305,7 @@ fn features(superblock: &Superblock) -> u64 {
     let consistency = match superblock.consistency {
         Consistency::None => 0,
         Consistency::Bitmap => feature::BITMAP,
-        Consistency::Log => feature::LOG | feature::LOG_SUMS | feature::LOG_PAGES,
+        Consistency::Log => feature::LOGGED,
     };
     let integrity = match superblock.integrity {
         Integrity::None => 0,

@@ -62,8 +62,8 @@ pub(crate) fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x96, 0x2d, 0x1e, 0x26,   1, 0, 0, 0,
-        34, 3, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,   // log, its sums and pages, bad blocks
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x2a, 0xb3, 0xca, 0xfc,   1, 0, 0, 0,
+        34, 7, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,   // log, its sums, pages and open records, bad blocks
     ];
     bytes.extend([0xa0; 16]);
     bytes.extend(b"tank");
@@ -174,8 +174,8 @@ fn what_a_program_must_know_of_is_an_incompatible_feature() {
     for (consistency, integrity, bytes) in [
         (Consistency::None, Integrity::None, [32, 0]),
         (Consistency::Bitmap, Integrity::None, [33, 0]),
-        (Consistency::Log, Integrity::None, [34, 3]),
-        (Consistency::Log, Integrity::Crc32, [38, 3]),
+        (Consistency::Log, Integrity::None, [34, 7]),
+        (Consistency::Log, Integrity::Crc32, [38, 7]),
     ] {
         let [low, high] = bytes;
         let superblock = Superblock { consistency, integrity, areas, spec, ..sample() };
@@ -343,8 +343,8 @@ fn what_is_wrong_is_told_apart() {
         Err(SuperblockError::BadChecksum { .. })
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
-    assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
-    assert_eq!(changed(16, &[34, 7]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
+    assert_eq!(changed(16, &[0, 8]), Err(SuperblockError::UnknownFeatures { flags: 0x800 }));
+    assert_eq!(changed(16, &[34, 15]), Err(SuperblockError::UnknownFeatures { flags: 0x800 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
@@ -361,6 +361,7 @@ fn what_is_wrong_is_told_apart() {
         (17, &[0], "list of features, which has a part of what a log takes,"),
         (17, &[1], "list of features, which has a part of what a log takes,"),
         (17, &[2], "list of features, which has a part of what a log takes,"),
+        (17, &[3], "list of features, which has a part of what a log takes,"),
         (16, &[32], "list of features, which has a part of what a log takes,"),
         (16, &[35], "features: a bitmap and a log"),
         (16, &[36, 0], "integrity without a log"),
