@@ -29,6 +29,7 @@ use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::format::BLOCK;
 use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, SUM_BYTES};
 use crate::format::superblock::Superblock;
+use crate::member::Access;
 use crate::xor::xor_into;
 
 /// What is read of a member at once.
@@ -88,7 +89,8 @@ impl<'a> Columns<'a> {
         Self { geometry, superblocks, looked, redone }
     }
 
-    /// Takes note of a record that is done again, with what follows its header. Members hold what they did at the stop.
+    /// Takes note of a record that is done again, with what follows its header. Members hold what they did at the stop;
+    /// for writing, that is written again.
     ///
     /// # Errors
     /// When the member fails as a whole.
@@ -98,10 +100,11 @@ impl<'a> Columns<'a> {
         own: &Superblock,
         header: &Header,
         content: &[u8],
+        access: Access,
     ) -> Result<(), Error> {
         for (Extent { sector, len, kind }, sums) in header.pieces(content) {
             if kind == Kind::Sums {
-                let states = look(disk, own, sector, len, sums)?;
+                let states = look(disk, own, (sector, len), sums, access)?;
                 self.looked[own.slot.index()].push(Looked { sequence: header.sequence, first: sector.0, states });
             }
         }
@@ -274,16 +277,16 @@ impl<'a> Columns<'a> {
 fn look(
     disk: &mut impl Disk,
     own: &Superblock,
-    sector: DiskSector,
-    len: Sectors,
+    (sector, len): (DiskSector, Sectors),
     sums: &[u8],
+    access: Access,
 ) -> Result<Vec<State>, Error> {
     let mut states = Vec::with_capacity(sums.len() / SUM_BYTES);
     let mut sums = sums.chunks_exact(SUM_BYTES);
     let mut at = sector.0;
     while at < sector.0 + len.0 {
         let part = Sectors(WINDOW.0.min(sector.0 + len.0 - at));
-        let found = read(disk, own, DiskSector(at), part)?;
+        let found = read(disk, own, DiskSector(at), part, access)?;
         states.extend(found.into_iter().zip(sums.by_ref().take(usize::try_from(part.0).expect("a window"))).map(
             |(found, sum)| match found {
                 Some(found) if found == *sum => State::New,
@@ -302,18 +305,23 @@ fn look(
     Ok(states)
 }
 
-/// The sums of what a member has, block by block where that fails; none of what it can't read.
+/// The sums of what a member has, block by block where that fails; none of what it can't read. For writing, it is
+/// written again: what a write left that failed may be shown without ever being durable.
 fn read(
     disk: &mut impl Disk,
     own: &Superblock,
     sector: DiskSector,
     len: Sectors,
+    access: Access,
 ) -> Result<Vec<Option<[u8; SUM_BYTES]>>, Error> {
     let mut buf = Buf::zeroed(len.bytes());
     let bytes = buf.len();
     let sectors = usize::try_from(len.0).expect("a window");
     match perform(disk, [op(own, OpKind::Read, sector, |segments| segments.push(buf.lease_write(0..bytes)))]) {
         Ok(()) => {
+            if access == Access::ReadWrite && !planted!(SummedUnwritten) {
+                perform(disk, [op(own, OpKind::Write, sector, |segments| segments.push(buf.lease_read(0..bytes)))])?;
+            }
             let sector = usize::try_from(SECTOR_BYTES).expect("a small number");
             Ok(buf.as_ref().chunks_exact(sector).map(|sector| Some(record::sum(sector))).collect())
         }
@@ -323,7 +331,8 @@ fn read(
             let step = usize::try_from(BLOCK.0).expect("a small number");
             let mut found = Vec::with_capacity(sectors);
             for at in (0..len.0).step_by(step) {
-                found.extend(read(disk, own, DiskSector(sector.0 + at), Sectors(BLOCK.0.min(len.0 - at)))?);
+                let len = Sectors(BLOCK.0.min(len.0 - at));
+                found.extend(read(disk, own, DiskSector(sector.0 + at), len, access)?);
             }
             Ok(found)
         }

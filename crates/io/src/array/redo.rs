@@ -27,6 +27,7 @@ use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, Record
 use crate::format::log::replay::{self, Chosen, Held};
 use crate::format::superblock::{Area, SlotState, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES};
+use crate::member::Access;
 
 /// What is read of a log at once.
 const WINDOW: u64 = 1 << 20;
@@ -98,7 +99,7 @@ pub(super) fn redo(
 ) -> Result<usize, RecoverError> {
     let Pending { redo, open, held, .. } = pending(disk, superblocks, shapes, Lane::Log)?;
     renew(disk, superblocks, (&redo, &open), &held, Lane::Log)?;
-    let columns = look(disk, superblocks, shapes, &redo, &held)?;
+    let columns = look(disk, superblocks, shapes, (&redo, &held), Access::ReadWrite)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
     let mut mended = MemberSet::EMPTY;
@@ -157,7 +158,7 @@ pub(super) fn overlay(
     shapes: &[Geometry],
 ) -> Result<(Overlay, Vec<Location>), RecoverError> {
     let Pending { redo, held, .. } = pending(disk, superblocks, shapes, Lane::Log)?;
-    let columns = look(disk, superblocks, shapes, &redo, &held)?;
+    let columns = look(disk, superblocks, shapes, (&redo, &held), Access::Inspect)?;
     let mut overlay = Overlay::new(superblocks.len());
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header, Lane::Log)?;
@@ -169,13 +170,14 @@ pub(super) fn overlay(
     Ok((overlay, worthless))
 }
 
-/// What the members have of what records that are done again have sums of.
+/// What the members have of what records that are done again have sums of. For writing, that is written again, as it
+/// may not be durable though reads show it.
 fn look<'a>(
     disk: &mut impl Disk,
     superblocks: &'a [Option<Superblock>],
     shapes: &'a [Geometry],
-    redo: &[LogSequence],
-    held: &Held,
+    (redo, held): (&[LogSequence], &Held),
+    access: Access,
 ) -> Result<Columns<'a>, RecoverError> {
     // An array that has two shapes has no sums in its log.
     let mut columns = Columns::new(&shapes[0], superblocks);
@@ -183,7 +185,7 @@ fn look<'a>(
         let has_sums = header.extents.iter().any(|extent| extent.kind == Kind::Sums);
         if has_sums {
             let (buf, content) = load(disk, superblock, header, Lane::Log)?;
-            columns.note(disk, superblock, header, buf.bytes(content))?;
+            columns.note(disk, superblock, header, buf.bytes(content), access)?;
         } else {
             columns.note_redone(header);
         }
@@ -246,10 +248,7 @@ pub(super) fn renew(
     if planted!(NewestDoubted) {
         return Ok(());
     }
-    let mut open: Vec<LogSequence> = redo.iter().copied().filter(|redo| open.contains(redo)).collect();
-    if planted!(NewestAloneRenewed) {
-        open.drain(..open.len().saturating_sub(1));
-    }
+    let open: Vec<LogSequence> = redo.iter().copied().filter(|redo| open.contains(redo)).collect();
     let mut written = MemberSet::EMPTY;
     for (header, superblock) in copies(&open, held, superblocks) {
         let (buf, _) = load(disk, superblock, header, lane)?;

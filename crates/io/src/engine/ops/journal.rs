@@ -207,14 +207,14 @@ async fn put_batch(
         journal.log.tell_trim(members, &parts.flusher, &parts.replies).await?;
         chosen = journal.chosen(members, count, share);
     }
-    if chosen.is_none() && held_upto.is_some() && !planted!(NewestRenewedFirst) {
+    if chosen.is_none() && held_upto.is_some() {
         // What the oldest record has is enough to go on.
         held_upto = Some(LogSequence(journal.log.released_upto().0 + 1));
         count = count_of(held_upto);
         chosen = journal.chosen(members, count, share).filter(|_| count > 0);
     }
     // As much as there is room for: who has made some counts on it.
-    while chosen.is_none() && count > 1 && !planted!(AllOrNoPages) {
+    while chosen.is_none() && count > 1 {
         count /= 2;
         chosen = journal.chosen(members, count, share);
     }
