@@ -220,6 +220,11 @@ impl Drop for Sending<'_> {
 }
 
 impl Sending<'_> {
+    /// Whether others have overtaken it: its end is told by [`Journal::settle_late`].
+    pub(super) fn is_overtaken(&self) -> bool {
+        self.0.batches.borrow().iter().any(|way| way.number == self.1 && way.is_overtaken)
+    }
+
     /// Notes what the cache calls it, for which the running task waits.
     pub(super) fn note(&self, batch: u64, tasks: &Tasks) {
         let mut ways = self.0.batches.borrow_mut();

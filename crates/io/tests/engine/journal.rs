@@ -11,8 +11,8 @@ use uraid_layout::{Bytes, Lba, MemberSet, Placement, Sectors};
 use crate::rebuild::{assert_whole, fail, new_member};
 use crate::recovery::{Members, assembled, superblock, try_assembled};
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, cost, images, noise, rm2, run, run_all, small, tolerated,
-    with_cache, write,
+    RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, cost, images, noise, rm2, run, run_all, small,
+    tolerated, with_cache, write,
 };
 
 /// Pages that are in memory at most.

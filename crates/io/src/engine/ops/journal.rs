@@ -242,7 +242,7 @@ async fn put_batch(
         update.extend(chosen.iter().flat_map(|member| going.iter().map(move |page| piece(member, page))));
     };
     let result = journal.log.put_pages(fill, members).await;
-    if !matches!(result, Ok(None)) {
+    if !sending.is_overtaken() {
         let record = result.as_ref().ok().copied().flatten();
         let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, record));
     }
