@@ -126,6 +126,9 @@ impl View<'_> {
     /// What a flush that began at the mark is still to do.
     #[must_use]
     pub fn left(&self, (mark, count): FlushMark) -> FlushLeft {
+        if self.policy.flies_before(mark) {
+            return FlushLeft::Wait;
+        }
         let (is_before, shape) = (|number: u64| number < count, &self.store.shape);
         let mut left = FlushLeft::Nothing;
         for &(_, page) in self.journal.fresh.iter().take_while(|(number, _)| is_before(*number)) {
@@ -138,7 +141,7 @@ impl View<'_> {
         let on_their_way = self.journal.going.iter().filter(|batch| !batch.is_overtaken);
         let mut going = on_their_way.flat_map(|batch| &batch.pages);
         let is_going = !planted!(FlushBeforeJournal) && going.any(|&(number, _)| is_before(number));
-        if is_going || self.policy.flies_before(mark) { FlushLeft::Wait } else { left }
+        if is_going { FlushLeft::Wait } else { left }
     }
 
     /// What a flush that begins now is about: what is dirty, and fresh, by now.

@@ -495,7 +495,10 @@ impl Log {
         if members.fail(failed).is_err() && members.tolerance() > 0 {
             members.freeze();
         }
-        self.answer_written(&commit, failed, members, replies);
+        // Pages are durable by now; and whoever was overtaken may be at something else.
+        if !self.is_journal {
+            self.answer_written(&commit, failed, members, replies);
+        }
         let whom = if planted!(FlushSomeParticipants) && commit.record.is_some() {
             let first = commit.participants.iter().next();
             first.map_or(commit.participants, |first| commit.participants.without(first))
