@@ -182,6 +182,8 @@ fn a_member_with_a_damaged_log_is_left_out_of_a_degraded_start() {
         assert_eq!(status(&array)["health"]["missing"], serde_json::json!([1]), "{options:?}");
         let _ = ask(&array, &["stop"]).success();
         let said = server.end().success().stderr;
-        assert!(said.contains("it is left out"), "{said}");
+        let path = array.members()[1].display();
+        let told = format!("member 1 ({path}) is left out: its log is damaged, and lacks record ");
+        assert!(said.contains(&told), "{said}");
     }
 }

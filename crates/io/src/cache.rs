@@ -516,9 +516,9 @@ impl Cache {
         self.policy.is_dirty(&self.store.stripes)
     }
 
-    /// Adds the sectors of which it has what the members are still to be written, in no order.
-    pub fn dirty_sectors(&self, into: &mut Vec<Range<Lba>>) {
-        self.store.dirty_sectors(into);
+    /// Adds the sectors of which it has what could not be written, in no order.
+    pub fn unwritten_sectors(&self, into: &mut Vec<Range<Lba>>) {
+        self.policy.unwritten.stripes().for_each(|stripe| self.store.dirty_sectors(stripe, into));
     }
 
     /// Sets how many parity stripes one run may have.

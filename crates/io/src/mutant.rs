@@ -162,7 +162,7 @@ mutants! {
     SummedUnwritten: "what recovery finds in place by its sums is not written again",
     NewestCopyAlone: "of the journal's records that only some of their members have only the newest counts",
     NeverOvertaken: "what is on its way into the journal and takes too long does not go there again",
-    CachedCalledLost: "content that the cache has and no member counts as lost",
+    UnwrittenCalledLost: "content that could not be written out, and that no member has, counts as lost",
     VoidsLeft: "records of the journal that were open and that nobody has are missed later",
     MarksTogether: "a record with a mark begins while another makes room",
     PromisesForgotten: "members are chosen for pages as if what waits to be put there took no room",

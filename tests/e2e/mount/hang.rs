@@ -112,6 +112,34 @@ fn a_member_that_hangs_when_it_was_written_keeps_nobody() {
     let _ = server.stop();
 }
 
+/// Small writes that are flushed go to the other members' journals meanwhile, and the one that hangs is not given up.
+#[test]
+fn a_member_that_hangs_for_a_while_delays_no_flush_for_as_long() {
+    let mut array = Array5::create();
+    // Longer than the test may take.
+    let options = ["--read-deadline", "500ms", "--write-deadline", "10m"];
+    let server = Server::start_members(&array.array, array.array.members(), &options);
+    let mut image = Random::new(4).bytes(1 << 20);
+    let mut client = server.connect();
+    client.write(0, &image);
+    client.flush();
+    array.hang();
+    let chunk = array.array.shape.chunk_bytes();
+    // None of them makes a stripe whole.
+    for (number, at) in (0..6).map(|number| (number, usize::from(number) * 2 * chunk)) {
+        image[at..at + 4096].fill(number + 7);
+        client.write(at, &[number + 7; 4096]);
+        client.flush();
+    }
+    let health = &status(&array.array)["health"];
+    assert_eq!(health["missing"], serde_json::json!([]), "{health}");
+    array.fuse.hang(false);
+    assert_same(&client.read(0, image.len()), &image, "when the member has answered");
+    client.disconnect();
+    let _ = server.stop();
+    array.fail();
+}
+
 /// Everybody who hears of it is told which member it is.
 #[test]
 fn a_member_that_hangs_when_the_server_stops_is_named() {

@@ -121,16 +121,15 @@ impl Store {
         pages.any(|(place, page)| is_due(page) && journal.is_live(self.shape.lba(stripe.id, place)))
     }
 
-    /// Adds the sectors that are dirty or fly.
-    pub(super) fn dirty_sectors(&self, into: &mut Vec<Range<Lba>>) {
-        for stripe in self.stripes.all() {
-            for entry in &stripe.entries {
-                let page = &self.pages.slots[entry.page()];
-                let lba = self.shape.lba(stripe.id, entry.place());
-                let layers = [&page.dirty, &page.flying].into_iter().flatten();
-                let mask = layers.fold(Mask::default(), |mask, layer| mask.or(layer.mask));
-                into.extend(mask.runs().map(|run| Lba(lba.0 + run.start)..Lba(lba.0 + run.end)));
-            }
+    /// Adds what is dirty or flies of a stripe.
+    pub(super) fn dirty_sectors(&self, stripe: StripeId, into: &mut Vec<Range<Lba>>) {
+        let Some(slot) = self.stripes.find(stripe) else { return };
+        for entry in &self.stripes.at(slot).entries {
+            let page = &self.pages.slots[entry.page()];
+            let lba = self.shape.lba(stripe, entry.place());
+            let layers = [&page.dirty, &page.flying].into_iter().flatten();
+            let mask = layers.fold(Mask::default(), |mask, layer| mask.or(layer.mask));
+            into.extend(mask.runs().map(|run| Lba(lba.0 + run.start)..Lba(lba.0 + run.end)));
         }
     }
 

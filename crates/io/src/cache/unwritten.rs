@@ -122,6 +122,12 @@ impl fmt::Display for Unwritten {
 }
 
 impl Parts {
+    /// The parity stripes that are told of.
+    pub(super) fn stripes(&self) -> impl Iterator<Item = StripeId> {
+        debug_assert_eq!(self.sectors, self.parts.values().map(|part| part.sectors).sum::<u64>(), "all is counted");
+        self.parts.keys().copied()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -166,12 +172,6 @@ impl Parts {
     pub(super) fn assert_known(&self, stripe: &super::stripes::Stripe) {
         let part = self.parts.get(&stripe.id);
         assert!(!stripe.is_stuck || part.is_some_and(|part| part.sectors == stripe.dirty), "{part:?}: {stripe:?}");
-    }
-
-    /// The parity stripes that are told of.
-    pub(super) fn stripes(&self) -> impl Iterator<Item = StripeId> {
-        assert_eq!(self.sectors, self.parts.values().map(|part| part.sectors).sum::<u64>(), "all is counted");
-        self.parts.keys().copied()
     }
 }
 

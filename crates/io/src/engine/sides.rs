@@ -69,15 +69,16 @@ impl Sides {
         [&self.below].into_iter().chain(&self.above)
     }
 
-    /// The array's sectors that nobody has, as far as the lists of bad blocks say, nor the cache: ascending.
+    /// The array's sectors that nobody has, as far as the lists of bad blocks say, nor the cache, which could not write
+    /// them out: ascending.
     pub(super) fn lost(&self) -> Rc<[Range<Lba>]> {
         let lost = self.lost_by_members();
-        if lost.is_empty() || planted!(CachedCalledLost) {
+        if lost.is_empty() || planted!(UnwrittenCalledLost) {
             return lost;
         }
-        let mut dirty = Vec::new();
-        self.caches().for_each(|cache| cache.dirty_sectors(&mut dirty));
-        without(&lost, dirty).into()
+        let mut unwritten = Vec::new();
+        self.caches().for_each(|cache| cache.unwritten_sectors(&mut unwritten));
+        without(&lost, unwritten).into()
     }
 
     fn lost_by_members(&self) -> Rc<[Range<Lba>]> {
