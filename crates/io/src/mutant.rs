@@ -124,8 +124,6 @@ mutants! {
     LiveReplaced: "what the journal has is replaced without it",
     JournalKeptAtJoin: "who is there changes while the journal holds pages",
     JournalIgnored: "a start does not look into the journal",
-    NobodysRecordCounted: "an update that nobody who is there is written for takes a number in the log",
-    FullRingsUntold: "rings that are too full for records are not told what they may be rid of",
     PagesUnflushed: "a record of pages counts when it is written, and not flushed",
     FullOfUnwritten: "a ring that is full makes no room for flushes while its oldest record can't be written out",
     LoneCopyDropped: "a record of pages that not all have who are to have it does not count, and others come after it",

@@ -186,9 +186,15 @@ impl Array {
 impl Life {
     /// Writes a block.
     pub(super) fn write(&mut self, block: u64, number: u64) -> Result<(), String> {
-        let mut buf = Buf::zeroed(Bytes(BLOCK));
-        buf.as_mut().copy_from_slice(&expected(block, number));
-        self.run(Command::Write { lba: uraid_layout::Lba(block * 8), buf, fua: false }).map(drop)
+        self.write_all(block..block + 1, number)
+    }
+
+    /// Writes blocks at once.
+    pub(super) fn write_all(&mut self, blocks: std::ops::Range<u64>, number: u64) -> Result<(), String> {
+        let bytes: Vec<u8> = blocks.clone().flat_map(|block| expected(block, number)).collect();
+        let mut buf = Buf::zeroed(Bytes(bytes.len() as u64));
+        buf.as_mut().copy_from_slice(&bytes);
+        self.run(Command::Write { lba: uraid_layout::Lba(blocks.start * 8), buf, fua: false }).map(drop)
     }
 
     /// Reads a block.

@@ -130,3 +130,37 @@ pub(super) fn a_record_that_a_failed_flush_left_is_durable_before_it_is_done_aga
     }
     if cuts > 30 && doubted > 0 { Ok(()) } else { Err(format!("{cuts} cuts, {doubted} sectors in doubt")) }
 }
+
+/// Of a whole stripe the log has the sums alone: what members show of it is made durable before anything relies on it.
+pub(super) fn a_whole_stripe_that_a_failed_flush_left_is_written_again() -> Result<(), String> {
+    let mut doubted = 0;
+    for doubtful in (0..3).map(MemberIndex) {
+        let new = Array::new(RAID5, 3, Consistency::Log, Integrity::None, 4).with_written(0..4, 1)?;
+        let mut life = new.open(Opening::Recovered)?;
+        life.write_all(2..4, 2)?;
+        let left = Array { members: killed(&life.disk.members(), MemberSet::EMPTY.with(doubtful)), ..new };
+        doubted += left.members.unflushed().count();
+        for steps in 0.. {
+            let (members, is_over) = left.cut_off(steps, |life| life.run(Command::Close).map(drop))?;
+            // The one loses what is not durable, the others keep it.
+            let members = members.cut(|place, count| if place.member == doubtful { 0 } else { count - 1 });
+            let left = Array { members, ..left.clone() };
+            let all = (0..3).map(|slot| MemberSet::EMPTY.with(MemberIndex(slot)));
+            for lost in [MemberSet::EMPTY].into_iter().chain(all) {
+                let mut life = left.without(lost).open(Opening::Recovered)?;
+                for block in 0..4 {
+                    // With the power a member went: what can't be told is an error, and never made up.
+                    let Ok(found) = life.read(block) else { continue };
+                    if ![expected(block, 1), expected(block, 2)].contains(&found) {
+                        let context = format!("doubts about {doubtful}, cut off after {steps}, without {lost:?}");
+                        return Err(format!("{context}: block {block}"));
+                    }
+                }
+            }
+            if is_over {
+                break;
+            }
+        }
+    }
+    if doubted > 0 { Ok(()) } else { Err("nothing was in doubt".into()) }
+}

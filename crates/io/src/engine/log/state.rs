@@ -262,7 +262,7 @@ impl State {
         self.writers.iter_mut().flatten().for_each(Writer::clear);
         while let Some(&task) = self.waiting.front().filter(|_| taken.len() < self.limits.updates) {
             let is_there = |piece: &Piece| !missing.contains(piece.member);
-            if !self.updates[task.index()].pieces.iter().any(is_there) && !planted!(NobodysRecordCounted) {
+            if !self.updates[task.index()].pieces.iter().any(is_there) {
                 // A record that nobody gets would not be missed, nor would the one before it.
                 self.waiting.pop_front();
                 self.updates[task.index()].outcome = Some(Ok(LogSequence(0)));

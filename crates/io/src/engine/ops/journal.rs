@@ -272,11 +272,9 @@ pub(in crate::engine) async fn hurry(parts: &Parts) -> Result<(), EngineError> {
 async fn hurry_alone(parts: &Parts, journal: &Journal) -> Result<(), EngineError> {
     pass_on(parts, journal);
     // Rings that are full get no records, which would tell them.
-    if !planted!(FullRingsUntold) {
-        journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
-        pass_on(parts, journal);
-        journal.changed.wake(parts.tasks());
-    }
+    journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
+    pass_on(parts, journal);
+    journal.changed.wake(parts.tasks());
     if journal.log.is_fuller_than(FLUSH_SHARE / 2) {
         journal.hurried.set(parts.writeback.with(Cache::hurry));
     }
