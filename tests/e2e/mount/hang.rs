@@ -7,6 +7,7 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::nbd::Client;
 use uraid_tests::process::Process;
 use uraid_tests::run::CLIENT_TIME_MAX;
 use uraid_tests::server::Server;
@@ -36,6 +37,17 @@ impl Array5 {
         let fuse = Fuse::on(array.members()[1].clone(), &disk, MEMBER_BYTES, &Before { flush, ..Before::default() });
         let _ = array.run_create(MEMBER_BYTES, &[]).success();
         Self { array, fuse, pipe }
+    }
+
+    /// Served, and with content, when it hangs.
+    fn hangs_written(&self, options: &[&str]) -> (Server, Client, Vec<u8>) {
+        let server = Server::start_members(&self.array, self.array.members(), options);
+        let image = Random::new(4).bytes(1 << 20);
+        let mut client = server.connect();
+        client.write(0, &image);
+        client.flush();
+        self.hang();
+        (server, client, image)
     }
 
     /// Nothing is answered any more.
@@ -93,12 +105,7 @@ fn a_degraded_start_goes_on_without_a_member_whose_flush_hangs() {
 fn a_member_that_hangs_when_it_was_written_keeps_nobody() {
     let mut array = Array5::create();
     let options = ["--cache", "none", "--read-deadline", "500ms", "--write-deadline", "3s"];
-    let server = Server::start_members(&array.array, array.array.members(), &options);
-    let mut image = Random::new(4).bytes(1 << 20);
-    let mut client = server.connect();
-    client.write(0, &image);
-    client.flush();
-    array.hang();
+    let (server, mut client, mut image) = array.hangs_written(&options);
     let chunk = array.array.shape.chunk_bytes();
     for at in (0..6).map(|number| number * chunk) {
         image[at..at + 4096].fill(7);
@@ -118,12 +125,7 @@ fn a_member_that_hangs_for_a_while_delays_no_flush_for_as_long() {
     let mut array = Array5::create();
     // Longer than the test may take.
     let options = ["--read-deadline", "500ms", "--write-deadline", "10m"];
-    let server = Server::start_members(&array.array, array.array.members(), &options);
-    let mut image = Random::new(4).bytes(1 << 20);
-    let mut client = server.connect();
-    client.write(0, &image);
-    client.flush();
-    array.hang();
+    let (server, mut client, mut image) = array.hangs_written(&options);
     let chunk = array.array.shape.chunk_bytes();
     // None of them makes a stripe whole.
     for (number, at) in (0..6).map(|number| (number, usize::from(number) * 2 * chunk)) {

@@ -174,8 +174,8 @@ impl Log {
         Ok(logged)
     }
 
-    /// The same of pages, which the journal keeps until they are [released](Log::release). None: the task was
-    /// [overtaken](Log::overtake).
+    /// The same of pages, which the journal keeps until they are [released](Log::release). It means nothing where the
+    /// task was [overtaken](Log::overtake).
     ///
     /// # Errors
     /// As [`Log::put`].
@@ -183,10 +183,10 @@ impl Log {
         &self,
         fill: impl FnOnce(&mut Vec<Piece>),
         members: &Members,
-    ) -> Result<Option<LogSequence>, EngineError> {
+    ) -> Result<LogSequence, EngineError> {
         let sequence = self.hand_over(false, fill, members).await?;
         members.check_frozen()?;
-        Ok(Some(sequence).filter(|sequence| sequence.0 > 0))
+        Ok(sequence)
     }
 
     /// Has a task not wait any more for the record of pages that is being written: [`Log::take_late`] has the end of
@@ -539,10 +539,10 @@ impl Log {
             state.updates[task.index()].outcome = Some(if is_committed { Ok(sequence) } else { Err(failed) });
             members.tasks.wake(task);
         }
+        state.is_making_room &= !commit.tasks.is_empty();
         commit.tasks.clear();
         state.spare.push(commit.tasks);
         state.open.retain(|open| Some(open.sequence) != commit.record);
-        state.is_making_room &= !commit.makes_room;
         self.committed.wake(&members.tasks);
         if !is_committed && !planted!(FailedCommitUntold) {
             // What it has never will be in place.

@@ -119,10 +119,9 @@ pub(super) struct Commit {
     pub(super) record: Option<LogSequence>,
     pub(super) trim: LogSequence,
     pub(super) participants: MemberSet,
+    /// None: it makes room.
     pub(super) tasks: Vec<TaskId>,
     pub(super) berth: usize,
-    /// It makes room.
-    pub(super) makes_room: bool,
 }
 
 impl State {
@@ -317,7 +316,7 @@ impl State {
     pub(super) fn seal_mark(&mut self, participants: MemberSet) -> Commit {
         let tasks = self.spare.pop().unwrap_or_default();
         self.is_making_room = true;
-        Commit { makes_room: true, ..self.seal_for(participants, tasks) }
+        self.seal_for(participants, tasks)
     }
 
     fn seal_for(&mut self, participants: MemberSet, tasks: Vec<TaskId>) -> Commit {
@@ -351,7 +350,7 @@ impl State {
             placed: 0,
             placed_by_sums: None,
         });
-        Commit { record: Some(sequence), trim, participants, tasks, berth, makes_room: false }
+        Commit { record: Some(sequence), trim, participants, tasks, berth }
     }
 
     /// What updates that wait for a commit are to take of a member, at most.
@@ -384,7 +383,7 @@ impl State {
             let tasks = self.spare.pop().unwrap_or_default();
             self.is_making_room = true;
             let (record, trim, participants) = (None, self.trim, unflushed);
-            return Some(Commit { record, trim, participants, tasks, berth: 0, makes_room: true });
+            return Some(Commit { record, trim, participants, tasks, berth: 0 });
         }
         let behind = self.behind(self.trim, members.missing());
         if behind.is_empty() {

@@ -243,8 +243,7 @@ async fn put_batch(
     };
     let result = journal.log.put_pages(fill, members).await;
     if !sending.is_overtaken() {
-        let record = result.as_ref().ok().copied().flatten();
-        let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, record));
+        let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, result.as_ref().ok().copied()));
     }
     going.clear();
     journal.content.borrow_mut().push(going);
