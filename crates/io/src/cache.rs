@@ -38,7 +38,7 @@ pub use contents::Contents;
 use contents::Flight;
 pub use destage::{Mark, TICK};
 use destage::{Policy, UNLISTED};
-pub use flush::{Edit, FlushLeft, FlushMark, View};
+pub use flush::{Edit, FlushLeft, FlushMark, View, Wanted};
 use journal::Journal;
 use page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of, cut};
 use shape::{Piece, Shape, push_missing};
@@ -315,7 +315,7 @@ impl Cache {
     pub fn take(&mut self, geometry: &Geometry, stripes: Range<u64>, contents: &mut Contents) {
         contents.clear();
         let (mut since, mut is_second) = (None, false);
-        for stripe in stripes {
+        for stripe in stripes.clone() {
             let Some(slot) = self.store.stripes.find(StripeId(stripe)) else { continue };
             let listed = self.store.stripes.delist(slot);
             let column = self.next_column(slot);
@@ -360,8 +360,8 @@ impl Cache {
             }
         }
         if !contents.extents().is_empty() {
-            self.policy.took_off(since);
-            contents.begin(Flight { since, keeps: true, is_second });
+            let awaited = self.policy.took_off(since, stripes);
+            contents.begin(Flight { awaited, keeps: true, is_second });
         }
     }
 
@@ -411,8 +411,9 @@ impl Cache {
             });
             self.policy.replaced(&mut self.store.stripes, slot);
         }
-        self.policy.took_off(since);
-        contents.begin(Flight { since, keeps, is_second: false });
+        let stripe = self.store.shape.stripe_sectors;
+        let awaited = self.policy.took_off(since, lba.0 / stripe..(lba.0 + len.0).div_ceil(stripe));
+        contents.begin(Flight { awaited, keeps, is_second: false });
     }
 
     /// Adds the new parity of a stripe that flies: it comes to rest with it. Parity of what does not stay in memory is
@@ -437,8 +438,8 @@ impl Cache {
     /// Ends the flight of `contents`: what flew is clean, or dirty again when the members could not be written. The
     /// parity that covers it is what [`Cache::put_parity`] was given, or not in memory. False: nothing flew.
     pub fn settle(&mut self, geometry: &Geometry, contents: &mut Contents, is_written: bool) -> bool {
-        let Some(Flight { since, keeps, is_second }) = contents.end() else { return false };
-        self.policy.landed(since);
+        let Some(Flight { awaited, keeps, is_second }) = contents.end() else { return false };
+        self.policy.landed(awaited);
         // Where memory is wanted, the next write has what was just read by the members, which the processor still has
         // near.
         let keeps_data = keeps && self.pool.in_use().0 <= self.limit.0 / 2;
@@ -447,6 +448,17 @@ impl Cache {
                 let Some(slot) = self.store.stripes.find(piece.stripe) else { continue };
                 // A stripe that was written whole is part of a stream, which does not come back.
                 let keeps_data = keeps_data && !self.store.stripes.at(slot).is_whole;
+                let is_held = |page: &Page| page.journaled.flying.is_some();
+                let is_kept = contents.is_by_sums() && self.store.page(slot, piece.place).is_some_and(is_held);
+                if is_written && is_kept && !planted!(PlacedLetGo) {
+                    // What is in place may be lost until it is flushed, and the log does not have it.
+                    let before = self.store.stripes.at(slot).dirty;
+                    let landing = Landing { is_written: false, keeps_data: false, keeps_parity: false };
+                    self.store.land(geometry, slot, piece.place, landing, &mut self.journal);
+                    let Store { stripes, shape, .. } = &mut self.store;
+                    self.policy.touched(stripes, slot, before, shape);
+                    continue;
+                }
                 let landing = Landing { is_written, keeps_data, keeps_parity: keeps };
                 self.store.land(geometry, slot, piece.place, landing, &mut self.journal);
                 if !is_written {
@@ -470,7 +482,7 @@ impl Cache {
     /// Notes that what flies for a job is durable in the log: flushes need not wait for it to land, and the journal
     /// need not keep it.
     pub fn committed(&mut self, contents: &mut Contents) {
-        self.policy.landed(contents.take_since());
+        self.policy.landed(contents.take_awaited());
         if contents.has_held() {
             let Self { store, journal, .. } = self;
             for extent in contents.extents() {

@@ -7,6 +7,7 @@
 use uraid_layout::plan::{Buffer, Cached, Extent, Slice};
 use uraid_layout::{Cell, Lba, Sectors, StripeId};
 
+use super::destage::FlightNumber;
 use super::page::{Layer, PAGE_BYTES, PAGE_SECTORS, bytes_of};
 use crate::buf::Lease;
 
@@ -19,13 +20,15 @@ pub struct Contents {
     flight: Option<Flight>,
     /// The journal has some of what flies, and nobody else does.
     has_held: bool,
+    /// The log has only sums of it.
+    is_by_sums: bool,
 }
 
 /// What the cache was told to make fly.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flight {
-    /// Since when its content was dirty, where any was.
-    pub(super) since: Option<u64>,
+    /// What it is called as long as flushes wait for it.
+    pub(super) awaited: Option<FlightNumber>,
     /// Whether it stays in memory.
     pub(super) keeps: bool,
     /// Whether it failed before, and is a column.
@@ -61,6 +64,21 @@ impl Contents {
     #[must_use]
     pub fn has_held(&self) -> bool {
         self.has_held
+    }
+
+    /// Whether flushes wait for what flies.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.flight.is_some_and(|flight| flight.awaited.is_some())
+    }
+
+    /// Takes note that the log has only sums of what flies.
+    pub fn note_by_sums(&mut self) {
+        self.is_by_sums = true;
+    }
+
+    pub(super) fn is_by_sums(&self) -> bool {
+        self.is_by_sums
     }
 
     pub(super) fn note_held(&mut self, is_held: bool) {
@@ -113,7 +131,7 @@ impl Contents {
         self.pages.clear();
         self.extents.clear();
         self.cached.clear();
-        self.has_held = false;
+        (self.has_held, self.is_by_sums) = (false, false);
     }
 
     /// Adds the sectors of a page at `lba` that are to be written.
@@ -157,9 +175,9 @@ impl Contents {
         self.flight = Some(flight);
     }
 
-    /// Since when what flies was dirty, once.
-    pub(super) fn take_since(&mut self) -> Option<u64> {
-        self.flight.as_mut().and_then(|flight| flight.since.take())
+    /// What flies for this job if flushes wait for it, once.
+    pub(super) fn take_awaited(&mut self) -> Option<FlightNumber> {
+        self.flight.as_mut().and_then(|flight| flight.awaited.take())
     }
 
     /// Ends the flight.

@@ -35,6 +35,9 @@ const HIGH: usize = 11;
 const LOW: usize = 8;
 const FULL: usize = 14;
 
+/// Ticks after which flushes don't wait any more for what flies, but put it into the journal.
+const OVERDUE_TICKS: u64 = 2;
+
 /// Stripes that are put into the order of addresses at a time.
 const BATCH_MAX: usize = 512;
 
@@ -48,6 +51,22 @@ pub(super) const UNLISTED: u64 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(pub(super) u64);
 
+/// Content that was dirty, and flies.
+#[derive(Debug)]
+pub(super) struct Flying {
+    number: FlightNumber,
+    /// Since when it was dirty.
+    since: u64,
+    /// On which tick it took off.
+    tick: u64,
+    /// The parity stripes that have it.
+    pub(super) stripes: Range<u64>,
+}
+
+/// Tells flights apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlightNumber(u64);
+
 #[derive(Debug)]
 pub(super) struct Policy {
     pages: usize,
@@ -58,8 +77,9 @@ pub(super) struct Policy {
     whole: VecDeque<StripeId>,
     /// The oldest stripes, descending: the next is the last.
     batch: Vec<StripeId>,
-    /// Since when the content of each flight was dirty, where any was.
-    flights: Vec<u64>,
+    /// The flights that flushes wait for, and how many there ever were.
+    flights: Vec<Flying>,
+    flown: u64,
     /// Stripes whose destaging failed.
     stuck: Vec<StripeId>,
     pub(super) unwritten: Parts,
@@ -69,6 +89,7 @@ pub(super) struct Policy {
     run_max: u64,
     is_above_low: bool,
     is_idle: bool,
+    is_stalled: bool,
     was_busy: bool,
     /// How far the journal has come: what is left of stripes for it may not be by then.
     journal: u64,
@@ -83,12 +104,14 @@ impl Policy {
             whole: VecDeque::new(),
             batch: Vec::new(),
             flights: Vec::new(),
+            flown: 0,
             stuck: Vec::new(),
             unwritten: Parts::default(),
             drain: None,
             run_max: u64::MAX,
             is_above_low: false,
             is_idle: false,
+            is_stalled: false,
             was_busy: false,
             journal: 0,
         }
@@ -131,15 +154,19 @@ impl Policy {
         }
     }
 
-    /// Notes that what is dirty since then flies.
-    pub(super) fn took_off(&mut self, since: Option<u64>) {
-        self.flights.extend(since);
+    /// Notes that what of these stripes is dirty since then flies, if any was.
+    pub(super) fn took_off(&mut self, since: Option<u64>, stripes: Range<u64>) -> Option<FlightNumber> {
+        let since = since?;
+        self.flown += 1;
+        let number = FlightNumber(self.flown);
+        self.flights.push(Flying { number, since, tick: self.ticks, stripes });
+        Some(number)
     }
 
     /// Notes that it flies no more, or that flushes need not wait for it.
-    pub(super) fn landed(&mut self, since: Option<u64>) {
-        if let Some(since) = since {
-            let index = self.flights.iter().position(|&flight| flight == since).expect("what lands took off");
+    pub(super) fn landed(&mut self, number: Option<FlightNumber>) {
+        if let Some(number) = number {
+            let index = self.flights.iter().position(|flight| flight.number == number).expect("what lands took off");
             self.flights.swap_remove(index);
         }
     }
@@ -212,6 +239,8 @@ impl Policy {
     pub(super) fn tick(&mut self) {
         self.ticks += 1;
         self.is_idle = !std::mem::take(&mut self.was_busy);
+        let is_overdue = |flight: &Flying| self.ticks - flight.tick > OVERDUE_TICKS && !planted!(FlightsAwaited);
+        self.is_stalled = self.flights.iter().any(is_overdue);
     }
 
     /// Wants everything that is dirty now, and stripes that failed once more.
@@ -250,7 +279,17 @@ impl Policy {
 
     /// Whether anything flies that was dirty before the mark.
     pub(super) fn flies_before(&self, mark: Mark) -> bool {
-        self.flights.iter().any(|&since| since < mark.0)
+        self.flying_before(mark).next().is_some()
+    }
+
+    /// The flights of what was dirty before the mark.
+    pub(super) fn flying_before(&self, mark: Mark) -> impl Iterator<Item = &Flying> {
+        self.flights.iter().filter(move |flight| flight.since < mark.0)
+    }
+
+    /// Whether something flew for so long at the last tick that flushes wait for nothing that does.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.is_stalled
     }
 
     /// Notes that something of a stripe waits for the journal, which is in the list again.
@@ -262,7 +301,7 @@ impl Policy {
     /// Whether everything that was dirty before the mark is written, or stuck.
     pub(super) fn is_drained(&self, stripes: &Stripes, mark: Mark) -> bool {
         let oldest = stripes.dirty().next().and_then(|stripe| stripe.since);
-        oldest.into_iter().chain(self.flights.iter().copied()).all(|since| since >= mark.0)
+        oldest.into_iter().chain(self.flights.iter().map(|flight| flight.since)).all(|since| since >= mark.0)
     }
 
     /// Whether all that was dirty before the mark waits for the journal, and that for what could not be written.

@@ -5,9 +5,9 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 
 use super::Mark;
-use super::destage::Policy;
+use super::destage::{Flying, Policy};
 use super::journal::{Batch, Journal};
-use super::page::{Layer, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of};
+use super::page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of};
 use super::shape::Shape;
 use super::store::Store;
 use super::stripes::Slot;
@@ -27,8 +27,21 @@ pub enum FlushLeft {
     Wait,
     /// Something is to go into the journal.
     Journal,
+    /// The same of what flies, as some of it has for too long.
+    Flights,
     /// All that it is about is durable, or will be when the log and the members are.
     Nothing,
+}
+
+/// What is to go into the journal.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted {
+    /// What is fresh.
+    Fresh,
+    /// What is fresh and of which records up to this one have an older version.
+    HeldUpto(LogSequence),
+    /// What flies and was dirty before the mark.
+    Flights(FlushMark),
 }
 
 /// What a flush does with a page that became fresh.
@@ -40,6 +53,13 @@ enum Fate {
     Journal,
     /// It is about to be written, or an older version is on its way into the journal.
     Wait,
+}
+
+/// Which version of a page is on its way into the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    Dirty,
+    Flying,
 }
 
 /// What the journal has of a cache's pages.
@@ -126,11 +146,19 @@ impl View<'_> {
     /// What a flush that began at the mark is still to do.
     #[must_use]
     pub fn left(&self, (mark, count): FlushMark) -> FlushLeft {
-        if self.policy.flies_before(mark) {
-            return FlushLeft::Wait;
-        }
         let (is_before, shape) = (|number: u64| number < count, &self.store.shape);
         let mut left = FlushLeft::Nothing;
+        for flight in self.policy.flying_before(mark) {
+            if !self.policy.is_stalled() {
+                return FlushLeft::Wait;
+            }
+            for (page, _) in self.unjournaled_of(flight) {
+                if !self.journal.is_going(page) {
+                    return FlushLeft::Flights;
+                }
+                left = FlushLeft::Wait;
+            }
+        }
         for &(_, page) in self.journal.fresh.iter().take_while(|(number, _)| is_before(*number)) {
             match self.fate(page, shape) {
                 Fate::Gone => {}
@@ -150,13 +178,37 @@ impl View<'_> {
         (self.policy.mark(), self.journal.count)
     }
 
-    /// How many pages may be fresh; where only what records up to one hold is meant, those that are.
+    /// Whether something flies for so long that flushes don't wait for it.
     #[must_use]
-    pub fn fresh_count(&self, held_upto: Option<LogSequence>) -> usize {
-        let Some(upto) = held_upto else { return self.journal.fresh.len() };
+    pub fn is_stalled(&self) -> bool {
+        self.policy.is_stalled()
+    }
+
+    /// At most how many pages of these there are.
+    #[must_use]
+    pub fn count(&self, wanted: Wanted) -> usize {
         let shape = &self.store.shape;
-        let is_due = |page: Lba| self.fate(page, shape) == Fate::Journal && self.is_held_upto(page, upto, shape);
-        self.journal.fresh.iter().filter(|&&(_, page)| is_due(page)).count()
+        match wanted {
+            Wanted::Fresh => self.journal.fresh.len(),
+            Wanted::HeldUpto(upto) => {
+                let is_due = |page| self.fate(page, shape) == Fate::Journal && self.is_held_upto(page, upto, shape);
+                self.journal.fresh.iter().filter(|&&(_, page)| is_due(page)).count()
+            }
+            Wanted::Flights(mark) => self.flying_pages(mark).count(),
+        }
+    }
+
+    /// The pages of a flight that the journal is to have, and what of them.
+    fn unjournaled_of(&self, flight: &Flying) -> impl Iterator<Item = (Lba, (&Layer, Mask))> {
+        self.store
+            .pages_within(flight.stripes.clone())
+            .filter_map(|(lba, page)| Some((lba, page.unjournaled_flight()?)))
+    }
+
+    /// Those that are not on their way there, of all flights of before the mark.
+    fn flying_pages(&self, (mark, _): FlushMark) -> impl Iterator<Item = (Lba, (&Layer, Mask))> {
+        let pages = self.policy.flying_before(mark).flat_map(|flight| self.unjournaled_of(flight));
+        pages.filter(|(page, _)| !self.journal.is_going(*page))
     }
 
     /// Whether a record up to this one is held for what is dirty of a page.
@@ -193,6 +245,8 @@ impl View<'_> {
             return Fate::Journal;
         }
         let is_aside = stripe.is_stuck || stripe.alone.is_some() || stripe.left.is_some();
+        // Where what flies stalls, it would wait for that.
+        let is_aside = is_aside || self.policy.is_stalled() && !planted!(WholeStripesAwaited);
         let is_whole = stripe.dirty == shape.sectors_of(stripe.id) && !is_aside;
         if is_whole || self.journal.is_reserved(stripe.id.0) && !planted!(ReservedJournaled) {
             Fate::Wait
@@ -289,10 +343,37 @@ impl Edit<'_> {
         has_any
     }
 
-    /// Has up to so many fresh pages go into the journal, all that are not about to be written whole or what records up
-    /// to one hold: appends their sectors to `going`. The number of the batch, which is to [arrive](Self::journaled).
-    pub fn take_fresh(&mut self, most: usize, held_upto: Option<LogSequence>, going: &mut Vec<(Lba, Lease)>) -> u64 {
+    /// Has up to so many pages go into the journal, but for what is about to be written whole: appends their sectors to
+    /// `going`. The number of the batch, which is to [arrive](Self::journaled).
+    pub fn take(&mut self, most: usize, wanted: Wanted, going: &mut Vec<(Lba, Lease)>) -> u64 {
         let batch = self.journal.begin_batch();
+        match wanted {
+            Wanted::Fresh => self.take_fresh(most, None, going),
+            Wanted::HeldUpto(upto) => self.take_fresh(most, Some(upto), going),
+            Wanted::Flights(mark) => self.take_flights(most, mark, going),
+        }
+        batch
+    }
+
+    /// Has pages go there that fly.
+    fn take_flights(&mut self, most: usize, mark: FlushMark, going: &mut Vec<(Lba, Lease)>) {
+        let shape = self.store.shape;
+        let before = going.len();
+        let mut pages = Vec::new();
+        for (page, (layer, mask)) in self.look().flying_pages(mark).take(most) {
+            going.extend(mask.runs().map(|run| (Lba(page.0 + run.start), layer.memory.part(bytes_of(&run)))));
+            pages.push(page);
+        }
+        assert!(going.len() >= before + pages.len(), "a page that goes there has something");
+        for page in pages {
+            let (slot, place) = self.look().find(page, &shape).expect("it flies");
+            self.store.look(slot, place, |held| held.journaled.flight_goes = true);
+            self.journal.go(0, page);
+        }
+    }
+
+    /// Has fresh pages go there.
+    fn take_fresh(&mut self, most: usize, held_upto: Option<LogSequence>, going: &mut Vec<(Lba, Lease)>) {
         let mut left = std::mem::take(&mut self.journal.passed_over);
         let (mut count, shape) = (0, self.store.shape);
         while count < most
@@ -316,7 +397,6 @@ impl Edit<'_> {
         }
         left.drain(..).rev().for_each(|page| self.journal.fresh.push_front(page));
         self.journal.passed_over = left;
-        batch
     }
 
     /// Has the pages of a batch that takes too long go into the journal again, as it may arrive late or never.
@@ -353,32 +433,44 @@ impl Edit<'_> {
     /// A page that was on its way is in a record.
     fn arrived(&mut self, sequence: LogSequence, page: Lba) {
         self.journal.note_record(sequence, page);
-        self.end_going(page, |held, journal| {
+        self.end_going(page, |held, version, journal| {
             journal.hold(sequence);
-            let older = held.journaled.dirty.replace(sequence);
+            let older = match version {
+                Version::Dirty => {
+                    held.logged = held.going.take();
+                    held.journaled.dirty.replace(sequence)
+                }
+                Version::Flying => {
+                    held.journaled.was_fresh = false;
+                    held.journaled.flying.replace(sequence)
+                }
+            };
             older.into_iter().for_each(|older| journal.let_go(older));
-            held.logged = held.going.take();
         });
     }
 
     /// A page that was on its way is not in a record, for all that is known.
     fn lost(&mut self, page: Lba) {
         self.journal.note_lost(page);
-        self.end_going(page, |held, journal| {
-            held.going = None;
-            held.journaled.is_fresh = true;
-            journal.note_fresh_again(page);
+        self.end_going(page, |held, version, journal| {
+            if version == Version::Dirty {
+                held.going = None;
+                held.journaled.is_fresh = true;
+                journal.note_fresh_again(page);
+            }
         });
     }
 
     /// Ends that a page is on its way, if what was is still in memory.
-    fn end_going(&mut self, page: Lba, end: impl FnOnce(&mut Page, &mut Journal)) {
+    fn end_going(&mut self, page: Lba, end: impl FnOnce(&mut Page, Version, &mut Journal)) {
         let shape = self.store.shape;
         let Some((slot, place)) = self.look().find(page, &shape) else { return };
         let Self { store, journal, .. } = self;
         store.look(slot, place, |held| {
             if std::mem::take(&mut held.journaled.is_going) {
-                end(held, journal);
+                end(held, Version::Dirty, journal);
+            } else if std::mem::take(&mut held.journaled.flight_goes) {
+                end(held, Version::Flying, journal);
             }
         });
     }

@@ -28,8 +28,10 @@ pub(super) struct Journaled {
     pub(super) is_fresh: bool,
     /// It is going into the journal.
     pub(super) is_going: bool,
-    /// What flies was fresh when it took off.
+    /// What flies was fresh when it took off, and is not in the journal since.
     pub(super) was_fresh: bool,
+    /// What flies is going into the journal.
+    pub(super) flight_goes: bool,
     /// The records that are held for what is dirty, and for what flies.
     pub(super) dirty: Option<LogSequence>,
     pub(super) flying: Option<LogSequence>,

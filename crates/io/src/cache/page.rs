@@ -146,6 +146,15 @@ impl Page {
         self.dirty.as_ref().map_or(Mask::default(), |layer| layer.mask)
     }
 
+    /// The sectors of what flies that are to go into the journal, if any are: what the journal has, or is getting, of
+    /// newer content is not hidden by older.
+    pub(super) fn unjournaled_flight(&self) -> Option<(&Layer, Mask)> {
+        let layer = self.flying.as_ref().filter(|_| self.journaled.was_fresh)?;
+        let newer = if self.journaled.is_fresh { Mask::default() } else { self.dirty_mask() };
+        let newer = if planted!(FlightOverNewer) { Mask::default() } else { newer };
+        Some((layer, layer.mask.minus(newer))).filter(|(_, mask)| !mask.is_empty())
+    }
+
     /// Puts a newer version over what is dirty. What the journal has, or is getting, is kept beside it.
     pub(super) fn overwrite(&mut self, layer: Layer) {
         let older = self.dirty.replace(layer);
@@ -162,6 +171,7 @@ impl Page {
     /// Ends the flight of what flew, and what the journal holds for it. Its first sector is `page`.
     pub(super) fn come_down(&mut self, is_written: bool, is_kept: bool, page: Lba, journal: &mut Journal) {
         let (held, was_fresh) = (self.journaled.flying.take(), std::mem::take(&mut self.journaled.was_fresh));
+        self.journaled.flight_goes = false;
         if is_written {
             held.into_iter().for_each(|sequence| journal.let_go(sequence));
             return self.land(true, is_kept);

@@ -121,6 +121,15 @@ impl Store {
         pages.any(|(place, page)| is_due(page) && journal.is_live(self.shape.lba(stripe.id, place)))
     }
 
+    /// The pages of data of some stripes, and where they begin.
+    pub(super) fn pages_within(&self, stripes: Range<u64>) -> impl Iterator<Item = (Lba, &Page)> {
+        stripes.filter_map(|id| self.stripes.find(StripeId(id))).flat_map(|slot| {
+            let stripe = self.stripes.at(slot);
+            let data = stripe.entries.iter().filter(|entry| entry.place() < self.shape.data_pages);
+            data.map(|entry| (self.shape.lba(stripe.id, entry.place()), &self.pages.slots[entry.page()]))
+        })
+    }
+
     /// Adds what is dirty or flies of a stripe.
     pub(super) fn dirty_sectors(&self, stripe: StripeId, into: &mut Vec<Range<Lba>>) {
         let Some(slot) = self.stripes.find(stripe) else { return };

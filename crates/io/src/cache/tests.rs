@@ -11,6 +11,7 @@ use uraid_layout::{Cell, DataUnit, Level, Placement, Rotation, Spec};
 
 use super::page::PAGE_SECTORS;
 use super::*;
+use crate::format::log::record::LogSequence;
 
 /// Recounts everything from the pages, and holds it against what is to be written out.
 fn assert_consistent(cache: &Cache) {
@@ -679,9 +680,77 @@ fn what_flew_in_vain_when_a_flush_began_is_fresh_for_it() {
     let mark = cache.journal().mark();
     assert_eq!(cache.journal().left(mark), FlushLeft::Wait);
     let mut going = Vec::new();
-    cache.journal_mut().take_fresh(1, None, &mut going);
+    cache.journal_mut().take(1, Wanted::Fresh, &mut going);
     assert!(going.is_empty(), "it flies");
     cache.settle(&geometry, &mut contents, false);
     assert_eq!(cache.journal().left(mark), FlushLeft::Journal);
+    assert_consistent(&cache);
+}
+
+/// A cache with a journal, of an array with parity.
+fn journaled() -> (Cache, Geometry) {
+    let geometry = Geometry::new(specs()[3]).expect("a test's geometry");
+    let limit = Bytes(64 * PAGE_BYTES as u64);
+    let mut cache = Cache::new(&geometry, Pool::new(limit), limit);
+    cache.journal_mut().turn_on();
+    (cache, geometry)
+}
+
+/// Has what flies stall, and put into the journal for a flush that begins then: its sectors.
+fn stall(cache: &mut Cache, record: u64) -> Vec<Range<u64>> {
+    (0..4).for_each(|_| cache.tick());
+    let mark = cache.journal().mark();
+    assert_eq!(cache.journal().left(mark), FlushLeft::Flights);
+    let mut going = Vec::new();
+    let batch = cache.journal_mut().take(usize::MAX, Wanted::Flights(mark), &mut going);
+    assert_eq!(cache.journal().left(mark), FlushLeft::Wait);
+    cache.journal_mut().journaled(batch, Some(LogSequence(record)));
+    assert_eq!(cache.journal().left(mark), FlushLeft::Nothing);
+    assert_consistent(cache);
+    going.iter().map(|(lba, lease)| lba.0..lba.0 + lease.len() as u64 / 512).collect()
+}
+
+/// The journal's newest of a sector counts: what flies does not go there over what is newer.
+#[test]
+fn what_flies_goes_into_the_journal_without_what_is_newer_there() {
+    let (mut cache, geometry) = journaled();
+    let page = Buf::zeroed(Bytes(PAGE_BYTES as u64));
+    assert!(cache.write(Lba(0), &page, 0..PAGE_BYTES), "there is room");
+    let mut contents = Contents::default();
+    cache.take(&geometry, 0..1, &mut contents);
+    assert!(cache.write(Lba(2), &page, 0..3 * 512), "there is room");
+    let mut going = Vec::new();
+    let batch = cache.journal_mut().take(1, Wanted::Fresh, &mut going);
+    cache.journal_mut().journaled(batch, Some(LogSequence(1)));
+    assert_eq!(stall(&mut cache, 2), [0..2, 5..8]);
+    // Both records are needed: it failed.
+    cache.settle(&geometry, &mut contents, false);
+    assert_consistent(&cache);
+    assert_eq!(cache.journal_mut().released(), Some(LogSequence(2)), "trimmed after the one before");
+    assert_eq!(cache.journal_mut().released(), None);
+}
+
+/// What is in place by its sums may be lost until it is flushed: it is written out again, through the log.
+#[test]
+fn what_is_in_place_by_its_sums_is_kept_by_the_journal() {
+    let (mut cache, geometry) = journaled();
+    let stripe = usize::try_from(geometry.stripe_sectors().bytes().0).expect("a small stripe");
+    let content = Buf::zeroed(Bytes(stripe as u64));
+    assert!(cache.write(Lba(0), &content, 0..stripe), "there is room");
+    let mut contents = Contents::default();
+    cache.take(&geometry, 0..1, &mut contents);
+    contents.note_by_sums();
+    assert_eq!(stall(&mut cache, 1).len(), stripe / PAGE_BYTES);
+    cache.settle(&geometry, &mut contents, true);
+    assert_consistent(&cache);
+    assert_eq!(cache.journal_mut().released(), None);
+    let (run, dirty) = cache.next_run().expect("a stripe that is dirty as a whole");
+    assert_eq!((&run, dirty), (&(0..1), geometry.stripe_sectors()));
+    cache.take(&geometry, run, &mut contents);
+    assert!(contents.has_held(), "the log gets the content");
+    cache.committed(&mut contents);
+    assert_eq!(cache.journal_mut().released(), Some(LogSequence(1)));
+    cache.settle(&geometry, &mut contents, true);
+    assert!(!cache.is_dirty());
     assert_consistent(&cache);
 }

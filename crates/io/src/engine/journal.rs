@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use uraid_layout::{Bytes, Lba, MemberSet};
 
 use super::error::EngineError;
-use super::log::Log;
+use super::log::{Choice, Log};
 use super::members::Members;
+use super::operations::Pending;
 use super::tasks::{TaskId, Tasks, Waiters};
 use super::writeback::WriteBack;
 use crate::buf::Lease;
@@ -54,10 +55,12 @@ pub(super) struct Journal {
     pub(super) is_hurrying: Cell<bool>,
     /// Whose place another member is about to take.
     pub(super) leaving: Cell<MemberSet>,
+    /// Who had something under way for too long at the last tick.
+    late: Cell<MemberSet>,
 }
 
 /// How long a batch may take before what it has goes into the journal again, on other members, in ticks.
-const TICKS_MAX: u32 = 2;
+const TICKS_MAX: u64 = 2;
 
 /// A batch on its way.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +69,7 @@ struct Way {
     /// Who waits for it, and what the cache calls it, when it has content.
     content: Option<(TaskId, u64)>,
     /// For how many ticks it has had that.
-    age: u32,
+    age: u64,
     /// Nobody waits for it any more.
     is_overtaken: bool,
 }
@@ -102,6 +105,7 @@ impl Journal {
             wants_hurry: Cell::default(),
             is_hurrying: Cell::default(),
             leaving: Cell::default(),
+            late: Cell::default(),
         })
     }
 
@@ -122,8 +126,10 @@ impl Journal {
         Some(Sending(self, self.begun.get()))
     }
 
-    /// Notes that time has passed: a batch that takes too long is overtaken by others.
-    pub(super) fn tick(&self, members: &Members, writeback: &WriteBack) {
+    /// Notes that time has passed, and what is `pending`: a batch that takes too long is overtaken by others.
+    pub(super) fn tick(&self, pending: &[Pending], members: &Members, writeback: &WriteBack) {
+        let late = pending.iter().filter(|op| op.age >= TICKS_MAX && !op.is_abandoned && !planted!(LateChosen));
+        self.late.set(late.map(|op| op.member).collect());
         for way in self.batches.borrow_mut().iter_mut().filter(|way| !way.is_overtaken) {
             let Some((task, batch)) = way.content else { continue };
             way.age += 1;
@@ -133,6 +139,9 @@ impl Journal {
                 let _ = writeback.with(|cache| cache.journal_mut().overtake(batch));
                 self.changed.wake(&members.tasks);
             }
+        }
+        if writeback.cache().is_some_and(|cache| cache.journal().is_stalled()) {
+            self.changed.wake(&members.tasks);
         }
     }
 
@@ -181,7 +190,8 @@ impl Journal {
     pub(super) fn chosen(&self, members: &Members, pages: usize, share: u64) -> Option<MemberSet> {
         // At most: what the record takes of a member.
         let size = total_bytes(pages * RUNS_MAX, Bytes(pages as u64 * BLOCK.bytes().0));
-        self.log.choose(members, self.leaving.get(), self.copies, size, share)
+        let choice = Choice { without: self.leaving.get(), late: self.late.get(), count: self.copies, size, share };
+        self.log.choose(members, choice)
     }
 
     /// Whether somebody waits until something is not live.

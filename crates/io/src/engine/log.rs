@@ -40,8 +40,8 @@ use super::tasks::{TaskId, Waiters};
 use crate::disk::OpKind;
 use crate::format::log::record::{Header, LogSequence, OPEN_MAX};
 use crate::format::superblock::Superblock;
-pub(super) use state::Piece;
 use state::{Commit, Committed, Limits, Open, State, Update};
+pub(super) use state::{Form, Piece};
 use writer::{BLOCK, Writer};
 
 /// Whoever is to get pages has an operation under way: that counts as much as this part of its ring.
@@ -68,7 +68,21 @@ pub(super) struct Logged<'a> {
     members: &'a Members,
     flusher: &'a Flusher,
     sequence: LogSequence,
-    is_by_sums: bool,
+    form: Form,
+}
+
+/// Who is to get pages: `count` of the members that may, with the least in their rings and under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    /// Who may not.
+    pub(super) without: MemberSet,
+    /// Who does not answer, for all that is known: they come last.
+    pub(super) late: MemberSet,
+    pub(super) count: usize,
+    /// What the record takes of a member, at most.
+    pub(super) size: Bytes,
+    /// Up to how many eighths a ring may be filled.
+    pub(super) share: u64,
 }
 
 impl Log {
@@ -157,19 +171,19 @@ impl Log {
     }
 
     /// Hands the running task's update to the log, which `fill` appends, and waits until it is durable there; members
-    /// that lack it then are still to be put on record. Of an update `is_by_sums` it has sums only.
+    /// that lack it then are still to be put on record.
     ///
     /// # Errors
     /// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
     pub(super) async fn put<'a>(
         &'a self,
-        is_by_sums: bool,
+        form: Form,
         fill: impl FnOnce(&mut Vec<Piece>),
         members: &'a Members,
         flusher: &'a Flusher,
     ) -> Result<Logged<'a>, EngineError> {
-        let sequence = self.hand_over(is_by_sums, fill, members).await?;
-        let logged = Logged { log: self, members, flusher, sequence, is_by_sums };
+        let sequence = self.hand_over(form, fill, members).await?;
+        let logged = Logged { log: self, members, flusher, sequence, form };
         members.check_frozen()?;
         Ok(logged)
     }
@@ -184,7 +198,7 @@ impl Log {
         fill: impl FnOnce(&mut Vec<Piece>),
         members: &Members,
     ) -> Result<LogSequence, EngineError> {
-        let sequence = self.hand_over(false, fill, members).await?;
+        let sequence = self.hand_over(Form::Content, fill, members).await?;
         members.check_frozen()?;
         Ok(sequence)
     }
@@ -221,7 +235,7 @@ impl Log {
     pub(super) fn release(&self, sequence: LogSequence, members: &Members) {
         {
             let state = &mut *self.state.borrow_mut();
-            state.in_place(sequence, 0, false);
+            state.in_place(sequence, 0, Form::Content);
             // Nothing of it is in place of its own: no flush has to cover that.
             let of = |record: &&mut Committed| record.sequence == sequence && record.left == 0;
             state.records.iter_mut().filter(of).for_each(|record| record.participants = MemberSet::EMPTY);
@@ -251,16 +265,9 @@ impl Log {
         self.state.borrow().marked
     }
 
-    /// Which members are to get the next pages: so many of those that may, with the least in their rings and under way.
-    /// None where that would fill one of them beyond `share` eighths.
-    pub(super) fn choose(
-        &self,
-        members: &Members,
-        without: MemberSet,
-        count: usize,
-        size: Bytes,
-        share: u64,
-    ) -> Option<MemberSet> {
+    /// Which members are to get the next pages. None: there is no room.
+    pub(super) fn choose(&self, members: &Members, choice: Choice) -> Option<MemberSet> {
+        let Choice { without, late, count, size, share } = choice;
         let state = self.state.borrow();
         let lost = members.missing().union(members.rebuilding()).union(without);
         let mut able: SmallVec<[&Writer; 16]> =
@@ -273,8 +280,9 @@ impl Log {
         let burden = |writer: &&Writer| {
             let depth = if planted!(BusyChosen) { 0 } else { queues[writer.slot().index()].depth };
             // Whoever stalls gets nothing as long as there are others.
-            let stalls = depth > 0 && overtaken.contains(writer.slot());
-            (stalls, writer.ring.used().0 + writer.ring.size().0 / BURDEN * u64::from(depth))
+            let stalls = depth > 0 && overtaken.union(late).contains(writer.slot());
+            let is_last = stalls || state.has_its_share(writer.slot());
+            (is_last, writer.ring.used().0 + writer.ring.size().0 / BURDEN * u64::from(depth))
         };
         able.sort_by_key(burden);
         let fits = |writer: &&Writer| {
@@ -288,6 +296,12 @@ impl Log {
         (able.len() >= count && chosen.len() == count).then_some(chosen)
     }
 
+    /// Whether one of these members takes part in as many open records as it may.
+    pub(super) fn have_their_share(&self, chosen: MemberSet) -> bool {
+        let state = self.state.borrow();
+        chosen.iter().any(|member| state.has_its_share(member))
+    }
+
     /// Whether a ring has more in it than so many eighths.
     pub(super) fn is_fuller_than(&self, share: u64) -> bool {
         let state = self.state.borrow();
@@ -297,7 +311,7 @@ impl Log {
     /// Hands an update over, and waits until it is durable in the log.
     async fn hand_over(
         &self,
-        is_by_sums: bool,
+        form: Form,
         fill: impl FnOnce(&mut Vec<Piece>),
         members: &Members,
     ) -> Result<LogSequence, EngineError> {
@@ -309,7 +323,7 @@ impl Log {
             }
             assert!(updates[index].pieces.is_empty(), "a task has one update at a time");
             fill(&mut updates[index].pieces);
-            (updates[index].outcome, updates[index].is_by_sums) = (None, is_by_sums);
+            (updates[index].outcome, updates[index].form) = (None, form);
             waiting.push_back(members.tasks.current());
         }
         members.tasks.park().await;
@@ -334,7 +348,7 @@ impl Log {
         }
     }
 
-    /// Waits until everything that the log has the sums of by now is in place, or never will be: it may have been
+    /// Waits until everything that the log has awaited sums of by now is in place, or never will be: it may have been
     /// replied to.
     ///
     /// # Errors
@@ -454,7 +468,7 @@ impl Log {
         loop {
             members.check_frozen()?;
             members.failures_recorded().await?;
-            let may_begin = self.state.borrow().may_begin() && !self.state.borrow().is_making_room;
+            let may_begin = self.state.borrow().may_mark() && !self.state.borrow().is_making_room;
             if !may_begin && !planted!(MarksTogether) {
                 self.committed.wait(&members.tasks).await;
                 continue;
@@ -534,7 +548,7 @@ impl Log {
                 continue;
             }
             if !is_committed {
-                state.in_place(sequence, flusher.begun(), state.updates[task.index()].is_by_sums);
+                state.in_place(sequence, flusher.begun(), state.updates[task.index()].form);
             }
             state.updates[task.index()].outcome = Some(if is_committed { Ok(sequence) } else { Err(failed) });
             members.tasks.wake(task);
@@ -619,7 +633,7 @@ impl Log {
 impl Drop for Logged<'_> {
     fn drop(&mut self) {
         if !self.members.is_frozen() {
-            self.log.state.borrow_mut().in_place(self.sequence, self.flusher.begun(), self.is_by_sums);
+            self.log.state.borrow_mut().in_place(self.sequence, self.flusher.begun(), self.form);
         }
         self.log.placed.wake(&self.members.tasks);
     }

@@ -107,10 +107,10 @@ impl Patience {
             }
         }
         self.note_stalled(parts, roomless, &mut pending);
+        parts.journal.iter().for_each(|journal| journal.tick(&pending, &parts.members, &parts.writeback));
         pending.clear();
         self.pending = pending;
         self.note_slow(parts);
-        parts.journal.iter().for_each(|journal| journal.tick(&parts.members, &parts.writeback));
     }
 
     /// Notes who has had something for too long, after whoever can be given up was.

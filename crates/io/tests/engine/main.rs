@@ -27,6 +27,7 @@ mod reshape_served;
 mod scrub;
 mod sectors;
 mod slow;
+mod stalled;
 mod sums;
 mod support;
 mod troubles;

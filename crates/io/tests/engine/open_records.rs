@@ -18,7 +18,7 @@ fn shapes() -> [Shape; 2] {
 }
 
 /// Has a page written and a flush begun; what was replied to.
-fn begin(engine: &mut TestEngine, token: u64, lba: u64, page: &[u8]) -> Vec<Reply<u64>> {
+pub(crate) fn begin(engine: &mut TestEngine, token: u64, lba: u64, page: &[u8]) -> Vec<Reply<u64>> {
     let mut replies = Vec::new();
     engine.submit(0, Command::Write { lba: Lba(lba), buf: buf(page), fua: false });
     engine.submit(token, Command::Flush);
@@ -31,7 +31,7 @@ fn begin(engine: &mut TestEngine, token: u64, lba: u64, page: &[u8]) -> Vec<Repl
 
 /// Waits for so many replies in all.
 #[track_caller]
-fn end(engine: &mut TestEngine, mut replies: Vec<Reply<u64>>, count: usize) {
+pub(crate) fn end(engine: &mut TestEngine, mut replies: Vec<Reply<u64>>, count: usize) {
     for _ in 0..200 {
         engine.turn(&mut replies).expect("memory does not break");
     }
@@ -39,16 +39,16 @@ fn end(engine: &mut TestEngine, mut replies: Vec<Reply<u64>>, count: usize) {
     assert!(replies.iter().all(|reply| reply.result.is_ok()), "{replies:?}");
 }
 
-fn hold(engine: &mut TestEngine, members: MemberSet) {
+pub(crate) fn hold(engine: &mut TestEngine, members: MemberSet) {
     members.iter().for_each(|member| engine.disk_mut().hold(member, OpName::Write));
 }
 
-fn let_go(engine: &mut TestEngine, members: MemberSet) {
+pub(crate) fn let_go(engine: &mut TestEngine, members: MemberSet) {
     members.iter().for_each(|member| engine.disk_mut().let_go(member, OpName::Write));
 }
 
 /// An engine whose journal is in use, and its content.
-fn with_a_record(shape: Shape) -> (TestEngine, Vec<u8>) {
+pub(crate) fn with_a_record(shape: Shape) -> (TestEngine, Vec<u8>) {
     let (mut engine, mut content) = (engine_of(shape), empty(&shape));
     write(&mut engine, 0, &noise(1, 8)).expect("the cache takes it");
     drop(run(&mut engine, Command::Flush).expect("flushed"));
@@ -57,7 +57,7 @@ fn with_a_record(shape: Shape) -> (TestEngine, Vec<u8>) {
 }
 
 /// Addresses of pages that make no parity stripe whole.
-fn pages(shape: &Shape) -> impl Iterator<Item = u64> {
+pub(crate) fn pages(shape: &Shape) -> impl Iterator<Item = u64> {
     let size = shape.geometry().capacity().0;
     (1..).map(move |number| number * 16 % (size / 16 * 16))
 }
@@ -162,9 +162,33 @@ fn a_member_that_stalls_delays_a_flush_for_a_moment() {
     }
 }
 
+/// However many flushes come before it is known to stall, one member does not have all places of open records.
+#[test]
+fn a_member_that_stalls_leaves_a_place_to_others() {
+    for shape in shapes() {
+        for stalled in shape.geometry().all_members().iter() {
+            let (mut engine, mut content) = with_a_record(shape);
+            hold(&mut engine, MemberSet::EMPTY.with(stalled));
+            let mut replies = Vec::new();
+            for lba in pages(&shape).take(16) {
+                put(&mut content, lba, &noise(lba, 8));
+                replies.extend(begin(&mut engine, lba, lba, &noise(lba, 8)));
+            }
+            for _ in 0..50 {
+                engine.turn(&mut replies).expect("memory does not break");
+            }
+            let held = engine.disk().held();
+            assert!((1..OPEN_MAX).contains(&held), "{shape:?}, member {stalled} has {held} records");
+            (0..3).for_each(|_| engine.tick());
+            end(&mut engine, replies, 16);
+            assert_left(&engine, &content, &format!("{shape:?}, member {stalled}"));
+        }
+    }
+}
+
 /// What the members hold has this content, whoever is lost.
 #[track_caller]
-fn assert_left(engine: &TestEngine, content: &[u8], context: &str) {
+pub(crate) fn assert_left(engine: &TestEngine, content: &[u8], context: &str) {
     let left = images(engine);
     for without in tolerated(engine.geometry()).into_iter().take(8) {
         assert_has(&mut reopened(&left, without), content, &format!("{context}, without {without:?}"));

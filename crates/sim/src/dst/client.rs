@@ -30,6 +30,9 @@ const MENDS_MAX: usize = 32;
 /// Ticks in which every reshape comes to its end where nothing fails: a window moves in each.
 const MOVES_MAX: usize = 4000;
 
+/// Ticks in which nothing ends, when time passes: what is being written out takes too long then.
+const STALL_TICKS: usize = 4;
+
 /// Ticks after each of which it is looked why a reshape does not go on.
 const LOOKS: usize = 100;
 
@@ -67,6 +70,8 @@ pub(super) struct Client<'a> {
     block: u64,
     /// Where this client likes to write.
     hot: Lba,
+    /// When time passes though nothing ends, if ever.
+    stalls: Option<Random>,
 }
 
 impl<'a> Client<'a> {
@@ -78,11 +83,13 @@ impl<'a> Client<'a> {
         mut random: Random,
         trace: Trace,
     ) -> Self {
+        let mut stalls = random.clone().fork();
+        let stalls = stalls.chance(1, 6).then_some(stalls);
         let depth = usize::try_from(random.within(1, DEPTH_MAX)).expect("a small number");
         let hot = Lba(random.below(model.capacity().0));
         let block = if scenario.superblocks[0].integrity == Integrity::None { 1 } else { BLOCK.0 };
         let session = Session::new(engine, disk, scenario, model, trace);
-        Self { session, administrator: None, mover: None, random, depth, block, hot }
+        Self { session, administrator: None, mover: None, random, depth, block, hot, stalls }
     }
 
     /// Lets somebody change and check the array while this client goes on.
@@ -113,6 +120,11 @@ impl<'a> Client<'a> {
             }
             if self.random.chance(1, 32) {
                 self.session.tick();
+            }
+            if self.stalls.as_mut().is_some_and(|random| random.chance(1, 12)) {
+                for _ in 0..STALL_TICKS {
+                    self.session.tick();
+                }
             }
             let is_going = match self.random.below(4) {
                 0 => true,

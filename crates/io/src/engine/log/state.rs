@@ -22,8 +22,17 @@ const OPEN_DEFAULT: usize = 1;
 #[derive(Debug, Default)]
 pub(super) struct Update {
     pub(super) pieces: Vec<Piece>,
-    pub(super) is_by_sums: bool,
+    pub(super) form: Form,
     pub(super) outcome: Option<Result<LogSequence, MemberSet>>,
+}
+
+/// How the log has an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) enum Form {
+    #[default]
+    Content,
+    /// By sums of its content. Flushes wait until it is in place if it `is_awaited`.
+    Sums { is_awaited: bool },
 }
 
 /// A piece of an update; without content it is zeros.
@@ -185,6 +194,18 @@ impl State {
         self.open.len() < self.limits.open
     }
 
+    /// Whether a mark may: one place is for records.
+    pub(super) fn may_mark(&self) -> bool {
+        self.open.len() < self.limits.open.saturating_sub(1).max(1) || planted!(LastPlaceTaken) && self.may_begin()
+    }
+
+    /// Whether a member takes part in as many open records as it may. The last place is for others: it may stall.
+    pub(super) fn has_its_share(&self, member: MemberIndex) -> bool {
+        let open = self.open.iter().filter(|open| open.participants.contains(member)).count();
+        let is_of = |task: &&TaskId| self.updates[task.index()].pieces.iter().any(|piece| piece.member == member);
+        open + self.waiting.iter().filter(is_of).count() + 1 >= self.limits.open && !planted!(LastPlaceTaken)
+    }
+
     /// See [`Log::resume`].
     pub(super) fn resume(&mut self, live: &[Header]) {
         let mut records: BTreeMap<LogSequence, &Header> = BTreeMap::new();
@@ -221,7 +242,7 @@ impl State {
     }
 
     /// Notes that one of a record's updates is in place, or never will be; `begun` flushes have begun.
-    pub(super) fn in_place(&mut self, sequence: LogSequence, begun: u64, is_by_sums: bool) {
+    pub(super) fn in_place(&mut self, sequence: LogSequence, begun: u64, form: Form) {
         let is_of_nothing = sequence == LogSequence(0);
         if is_of_nothing || planted!(TrimAheadOfWrite) && self.trim >= sequence {
             return;
@@ -231,8 +252,8 @@ impl State {
         let record = &mut self.records[index];
         record.left -= 1;
         record.placed = begun;
-        if is_by_sums {
-            record.sums_left -= 1;
+        if let Form::Sums { is_awaited } = form {
+            record.sums_left -= usize::from(is_awaited);
             record.placed_by_sums = Some(begun);
         }
     }
@@ -341,7 +362,8 @@ impl State {
             self.writer(member).seal(stamp, berth);
         }
         let in_place = if tasks.is_empty() { MemberSet::EMPTY } else { participants };
-        let sums_left = tasks.iter().filter(|task| self.updates[task.index()].is_by_sums).count();
+        let is_awaited = |task: &&TaskId| self.updates[task.index()].form == Form::Sums { is_awaited: true };
+        let sums_left = tasks.iter().filter(is_awaited).count();
         self.records.push_back(Committed {
             sequence,
             participants: in_place,

@@ -3,7 +3,7 @@
 use uraid_layout::{DiskSector, Lba, Sectors};
 
 use crate::buf::Lease;
-use crate::cache::{Cache, FlushLeft};
+use crate::cache::{Cache, FlushLeft, Wanted};
 use crate::engine::error::EngineError;
 use crate::engine::journal::{FLUSH_SHARE, Journal, Sending};
 use crate::engine::log::Piece;
@@ -35,8 +35,9 @@ pub(in crate::engine) async fn flush(parts: &Parts) -> Result<bool, EngineError>
                 return Ok(true);
             }
             FlushLeft::Wait => journal.changed.wait(parts.tasks()).await,
-            FlushLeft::Journal if put(parts, journal, None).await? => {}
-            FlushLeft::Journal => return Ok(false),
+            FlushLeft::Journal if put(parts, journal, Wanted::Fresh).await? => {}
+            FlushLeft::Flights if put(parts, journal, Wanted::Flights(mark)).await? => {}
+            FlushLeft::Journal | FlushLeft::Flights => return Ok(false),
         }
     }
 }
@@ -120,7 +121,7 @@ pub(super) async fn renew_copies(parts: &Parts, journal: &Journal, upto: LogSequ
         if !has_some && journal.is_busy() {
             continue;
         }
-        if !has_some || !put(parts, journal, Some(upto)).await? {
+        if !has_some || !put(parts, journal, Wanted::HeldUpto(upto)).await? {
             return Ok(false);
         }
     }
@@ -169,48 +170,59 @@ fn pass_on(parts: &Parts, journal: &Journal) {
     journal.press(&parts.writeback);
 }
 
-/// Puts what is fresh into the journal, all or what records up to one hold, as much as a record takes. False: there is
-/// no room.
-async fn put(parts: &Parts, journal: &Journal, held_upto: Option<LogSequence>) -> Result<bool, EngineError> {
+/// Puts what is wanted into the journal, as much as a record takes. False: there is no room.
+async fn put(parts: &Parts, journal: &Journal, wanted: Wanted) -> Result<bool, EngineError> {
     let Some(sending) = journal.begin_batch() else {
         journal.arrived.wait(parts.tasks()).await;
         return Ok(true);
     };
-    let result = put_batch(parts, journal, &sending, held_upto).await;
+    let result = put_batch(parts, journal, &sending, wanted).await;
     drop(sending);
     journal.arrived.wake(parts.tasks());
-    // Where there was no room nothing has changed: whoever waits for that goes on when there is.
-    if !matches!(result, Ok(false)) {
-        settle(parts);
+    match result? {
+        Put::Done => settle(parts),
+        // Nothing has changed: whoever waits for room goes on when there is.
+        Put::NoRoom => return Ok(false),
+        Put::NoPlace => journal.arrived.wait(parts.tasks()).await,
     }
-    result
+    Ok(true)
+}
+
+/// What has become of a batch.
+enum Put {
+    Done,
+    /// Rings are full.
+    NoRoom,
+    /// Who has room takes part in as many open records as it may.
+    NoPlace,
 }
 
 async fn put_batch(
     parts: &Parts,
     journal: &Journal,
     sending: &Sending<'_>,
-    held_upto: Option<LogSequence>,
-) -> Result<bool, EngineError> {
+    mut wanted: Wanted,
+) -> Result<Put, EngineError> {
     let members = &parts.members;
     // What is not in place is the array's only where it is not marked clean.
     let _writer = if planted!(JournalOfClean) { None } else { Some(members.begin_writing().await?) };
-    let count_of = |held_upto| {
-        let count = parts.writeback.cache().map_or(0, |cache| cache.journal().fresh_count(held_upto));
+    let count_of = |wanted| {
+        let count = parts.writeback.cache().map_or(0, |cache| cache.journal().count(wanted));
         count.min(journal.most)
     };
-    let (mut held_upto, mut count) = (held_upto, count_of(held_upto));
+    let mut count = count_of(wanted);
     // What is to be destaged after it makes room.
-    let share = if held_upto.is_some() { 8 } else { FLUSH_SHARE };
+    let is_renewed = matches!(wanted, Wanted::HeldUpto(_));
+    let share = if is_renewed { 8 } else { FLUSH_SHARE };
     let mut chosen = journal.chosen(members, count, share);
     if chosen.is_none() {
         journal.log.tell_trim(members, &parts.flusher, &parts.replies).await?;
         chosen = journal.chosen(members, count, share);
     }
-    if chosen.is_none() && held_upto.is_some() {
+    if chosen.is_none() && is_renewed {
         // What the oldest record has is enough to go on.
-        held_upto = Some(LogSequence(journal.log.released_upto().0 + 1));
-        count = count_of(held_upto);
+        wanted = Wanted::HeldUpto(LogSequence(journal.log.released_upto().0 + 1));
+        count = count_of(wanted);
         chosen = journal.chosen(members, count, share).filter(|_| count > 0);
     }
     // As much as there is room for: who has made some counts on it.
@@ -220,15 +232,18 @@ async fn put_batch(
     }
     let Some(chosen) = chosen else {
         let _ = parts.writeback.with(Cache::hurry);
-        return Ok(false);
+        return Ok(Put::NoRoom);
     };
+    if journal.log.have_their_share(chosen) {
+        return Ok(Put::NoPlace);
+    }
     let mut going = journal.content.borrow_mut().pop().unwrap_or_default();
-    let take = |cache: &mut Cache| cache.journal_mut().take_fresh(count, held_upto, &mut going);
+    let take = |cache: &mut Cache| cache.journal_mut().take(count, wanted, &mut going);
     let batch = parts.writeback.with(take).expect("there is a cache as long as there is a journal");
     if going.is_empty() {
         let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, None));
         journal.content.borrow_mut().push(going);
-        return Ok(true);
+        return Ok(Put::Done);
     }
     sending.note(batch, parts.tasks());
     let piece = |member, (lba, lease): &(Lba, Lease)| Piece {
@@ -253,7 +268,7 @@ async fn put_batch(
     if journal.log.is_fuller_than(FLUSH_SHARE / 2) && parts.writeback.with(is_over) == Some(true) {
         journal.want_hurry();
     }
-    Ok(true)
+    Ok(Put::Done)
 }
 
 /// Has the next batch written out, if what was written out by now leaves too much in the rings: all that is dirty, so

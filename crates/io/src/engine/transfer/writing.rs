@@ -7,7 +7,7 @@ use super::{Goal, Transfer, end, proof};
 use crate::cache::Source;
 use crate::disk::OpKind;
 use crate::engine::error::EngineError;
-use crate::engine::log::{Logged, Piece};
+use crate::engine::log::{Form, Logged, Piece};
 use crate::engine::operations::{Call, Purpose};
 use crate::engine::ops::journal;
 use crate::engine::parts::Parts;
@@ -64,14 +64,18 @@ pub(in crate::engine) async fn log<'a>(transfer: &mut Transfer<'a>) -> Result<Op
     if planted!(FlushBeforeCommit) {
         note_committed(transfer);
     }
-    let is_by_sums = takes_sums(transfer);
-    let kind = if is_by_sums { Kind::Sums } else { Kind::Content };
-    let logged =
-        log.put(is_by_sums, |update| update_of(transfer, kind, update), &parts.members, &parts.flusher).await?;
+    // Flushes wait for what flies of the cache, or see to it in other ways.
+    let is_seen_to = transfer.content.cached.is_awaited() && matches!(transfer.goal, Goal::Destage);
+    let form = if takes_sums(transfer) { Form::Sums { is_awaited: !is_seen_to } } else { Form::Content };
+    let kind = if form == Form::Content { Kind::Content } else { Kind::Sums };
+    if kind == Kind::Sums {
+        transfer.content.cached.note_by_sums();
+    }
+    let logged = log.put(form, |update| update_of(transfer, kind, update), &parts.members, &parts.flusher).await?;
     if !planted!(CommitDespiteFailure) {
         parts.members.failures_recorded().await?;
     }
-    if parts.counts_logged() && !is_by_sums {
+    if parts.counts_logged() && form == Form::Content {
         note_committed(transfer);
     }
     if parts.flusher.failures().is_empty() {
