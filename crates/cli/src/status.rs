@@ -108,7 +108,10 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         Some(fill) if status.read_only => {
             text += &format!("\ncache    {} that the log has and nobody writes out", bar(*fill));
         }
-        Some(fill) => text += &format!("\ncache    {} to be written, {}", bar(*fill), status.cache_mode),
+        Some(fill) => {
+            let past = if status.cache_bypassed { "; writes go past it, as it does not pay" } else { "" };
+            text += &format!("\ncache    {} to be written, {}{past}", bar(*fill), status.cache_mode);
+        }
     }
     if let Some(fill) = status.log {
         text += &format!("\nlog      {}", bar(fill));

@@ -80,6 +80,8 @@ pub struct Traffic {
     pub coalesced: Bytes,
     /// Handed out to be written to the members, what is handed out again after a failure among it.
     pub destaged: Bytes,
+    /// Of that, parity stripes as a whole.
+    pub whole: Bytes,
 }
 
 impl Cache {
@@ -330,6 +332,7 @@ impl Cache {
             let is_whole = column.is_none() && stripe.dirty == self.store.shape.sectors_of(stripe.id);
             stripe.is_whole = is_whole;
             let before = stripe.dirty;
+            self.traffic.whole.0 += if is_whole { Sectors(before).bytes().0 } else { 0 };
             let taken = self.store.take_off(slot, column, &self.journal, contents);
             let TakenOff { columns, has_fresh, is_left } = taken;
             if has_fresh {

@@ -20,6 +20,8 @@ mod background;
 mod badblocks;
 mod between;
 mod blank;
+mod bypass;
+mod caching;
 mod change;
 mod command;
 mod core;
@@ -85,7 +87,7 @@ pub use crate::format::superblock::ScrubMode;
 
 use crate::array::{Overlay, Pages};
 use crate::buf::Pool;
-use crate::cache::{Cache, TICK, Unwritten};
+use crate::cache::{TICK, Unwritten};
 use crate::disk::{Completion, Disk};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
@@ -142,15 +144,6 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn with_cache(mut self, mode: CacheMode, pool: &Pool, size: Bytes) -> Self {
         self.install_cache(mode, pool, size);
         self
-    }
-
-    /// Gives the engine such a cache, which has none.
-    ///
-    /// # Panics
-    /// When commands are under way.
-    pub fn install_cache(&mut self, mode: CacheMode, pool: &Pool, size: Bytes) {
-        assert_eq!(self.in_flight(), 0, "a cache is there from the start");
-        self.core.sides.install_cache(mode, pool, size);
     }
 
     /// The engine of an array that is only read, with what its log has over what its members hold.
@@ -327,7 +320,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn tick(&mut self) {
         let core = Rc::clone(&self.core);
         let parts = &core.sides.below;
-        core.sides.each_cache(Cache::tick);
+        let has_changed = core.sides.all().filter(|parts| parts.writeback.tick()).count() > 0;
+        has_changed.then(|| caching::tell(parts.writeback.is_bypassed()));
         if parts.intent.tick(&parts.members, &parts.flusher) {
             self.executor.start(Work::Sync);
         }
@@ -581,16 +575,6 @@ impl<D: Disk, T> Engine<D, T> {
         members.troubled.borrow().among(members.present(), self.disk.roomless(), repairs.leniency.kept())
     }
 
-    /// What the cache holds that the members don't have yet, of all that it may hold.
-    pub fn cache_fill(&self) -> Option<Fill> {
-        self.core.sides.cache_fill()
-    }
-
-    /// The cache, if there is one.
-    pub fn cache(&self) -> Option<Ref<'_, Cache>> {
-        self.core.sides.below.writeback.cache()
-    }
-
     /// One member's log and journal of pages; none without a log, or where it was missing from the start.
     pub fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
         self.core.sides.below.log_fill_of(member)
@@ -624,20 +608,6 @@ impl<D: Disk, T> Engine<D, T> {
     /// the journal has no room for it.
     pub fn unwritten(&self) -> Option<Unwritten> {
         self.core.sides.caches().find_map(|cache| cache.unwritten())
-    }
-
-    /// When a write is replied to; none without a cache.
-    pub fn cache_mode(&self) -> Option<CacheMode> {
-        self.core.cache_mode()
-    }
-
-    /// Changes when writes are replied to that come from now on; what is in memory is written out as before. False, and
-    /// nothing changes: there is no cache.
-    pub fn set_cache_mode(&mut self, mode: CacheMode) -> bool {
-        let has_cache = self.cache().is_some();
-        let is_on = has_cache && mode == CacheMode::WriteBack;
-        self.core.sides.all().for_each(|parts| parts.writeback.set_on(is_on));
-        has_cache
     }
 
     /// Whether the log has sums of whole parity stripes that are written from now on, as at first, or their content.

@@ -160,6 +160,8 @@ mutants! {
     SummedUnwritten: "what recovery finds in place by its sums is not written again",
     NewestCopyAlone: "of the journal's records that only some of their members have only the newest counts",
     NeverOvertaken: "what is on its way into the journal and takes too long does not go there again",
+    TriesKept: "writes go past the cache for good where that was tried, though nothing comes of it",
+    StreamsPass: "writes that continue others go past the cache, too",
     LastPlaceTaken: "one member can have all the places of records that are open in the journal",
     LateChosen: "pages go to a member that has had something under way for long, as if it had not",
     FlightsAwaited: "a flush waits for what is being written out, however long that takes",

@@ -69,6 +69,8 @@ pub(crate) fn page(snapshot: &Snapshot, description: &Description) -> String {
     stripes(&mut text, &snapshot.counters);
     if let (Some(fill), Some(used)) = (&snapshot.cache, &snapshot.cache_use) {
         caching(&mut text, fill, used, &snapshot.counters);
+        let help = "1 while writes go past the cache because it does not pay.";
+        text.gauge("uraid_cache_bypassed", help).sample(&[], u64::from(snapshot.is_cache_bypassed));
     }
     members(&mut text, snapshot, description);
     operations(&mut text, &snapshot.counters);

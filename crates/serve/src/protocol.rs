@@ -203,6 +203,9 @@ pub struct Status {
     pub limits: Limits,
     /// `writeback`, `writethrough` or `none`.
     pub cache_mode: String,
+    /// Writes go past the cache for now, as it does not pay.
+    #[serde(default)]
+    pub cache_bypassed: bool,
     /// Data in memory that is still to be written out.
     pub cache: Option<Fill>,
     /// The log of the member whose log is fullest.

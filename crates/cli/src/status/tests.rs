@@ -62,6 +62,7 @@ fn status() -> Status {
         spares: Vec::new(),
         limits: Limits::default(),
         cache_mode: "writeback".into(),
+        cache_bypassed: false,
         cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
         sweeps: Vec::new(),
@@ -94,6 +95,12 @@ clients  read 4 MiB, wrote 2 MiB, 7 flushes
 cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
 log      [..............................] 0 bytes of 1 MiB";
     assert_eq!(screen(&status, None, Colours::NONE), expected);
+}
+
+#[test]
+fn it_says_that_writes_go_past_the_cache() {
+    let text = screen(&Status { cache_bypassed: true, ..status() }, None, Colours::NONE);
+    assert!(text.contains(" to be written, writeback; writes go past it, as it does not pay\n"), "{text}");
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, Engine
                 && all.end <= end
                 && (planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all)) =>
         {
-            let left = parts.writeback.take_in(parts.geometry(), lba, len, buf);
+            let left = parts.writeback.take_in(parts.geometry(), (lba, len), buf, !fua);
             // What is to be durable goes into the journal.
             return Ok(if left.is_empty() && !fua { Admitted::Done } else { Admitted::Left(left) });
         }

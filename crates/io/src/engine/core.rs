@@ -136,6 +136,7 @@ impl Core {
         let is_late = !members.slow().is_empty() || members.troubled.borrow().wants_ticks();
         let is_patient = members.operations.wants_ticks() || is_late;
         let is_dirty = self.sides.caches().any(|cache| cache.is_dirty());
+        let is_dirty = is_dirty || self.sides.all().any(|parts| parts.writeback.is_bypassed());
         is_dirty || parts.intent.is_settling(members) || self.background.wants_ticks(parts) || is_patient
     }
 

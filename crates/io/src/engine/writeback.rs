@@ -4,17 +4,19 @@
 //! Destaging shares the members with the clients: a turn begins no more of it than [`QUANTUM`], and no more than
 //! [`DESTAGES_MAX`] runs are under way.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::ops::Range;
 use std::rc::Rc;
 
 use uraid_layout::{Bytes, Geometry, Lba, Sectors};
 
+use super::bypass::Bypass;
 use super::error::EngineError;
 use super::tasks::{TaskId, Tasks};
 use crate::array::Record;
 use crate::buf::Buf;
 use crate::cache::{Cache, Cause, Contents, Mark};
+use crate::format::BLOCK;
 
 /// What destaging begins in one turn: about as long as a batch of clients' commands takes.
 const QUANTUM: Sectors = Sectors((512 << 10) / 512);
@@ -29,6 +31,7 @@ pub(super) struct WriteBack {
     cache: RefCell<Option<Cache>>,
     /// Whether writes are replied to when they are in memory.
     is_on: Cell<bool>,
+    bypass: RefCell<Bypass>,
     /// Runs that are being written out.
     under_way: Cell<usize>,
     /// What may still be begun in this turn.
@@ -45,7 +48,7 @@ impl WriteBack {
     pub(super) fn new(tasks: Rc<Tasks>) -> Self {
         let (under_way, quantum) = (Cell::new(0), Cell::new(Sectors(0)));
         let (cache, is_on, drainers) = (RefCell::default(), Cell::new(false), RefCell::default());
-        Self { tasks, cache, is_on, under_way, quantum, drainers }
+        Self { tasks, cache, is_on, bypass: RefCell::default(), under_way, quantum, drainers }
     }
 
     pub(super) fn tasks(&self) -> &Rc<Tasks> {
@@ -124,29 +127,42 @@ impl WriteBack {
         self.under_way.get() > 0
     }
 
+    /// Notes that time has passed. Whether it has changed with that whether writes go past the cache.
+    pub(super) fn tick(&self) -> bool {
+        let traffic = self.with(|cache| {
+            cache.tick();
+            cache.traffic()
+        });
+        traffic.is_some_and(|traffic| self.bypass.borrow_mut().tick(traffic))
+    }
+
+    /// What sees to it that writes go past the cache where it does not pay.
+    pub(super) fn bypass(&self) -> RefMut<'_, Bypass> {
+        self.bypass.borrow_mut()
+    }
+
+    /// Whether they do.
+    pub(super) fn is_bypassed(&self) -> bool {
+        self.is_on.get() && self.bypass.borrow().is_on()
+    }
+
     /// Takes a write into the cache as far as it goes, and returns what is to be written through: whole parity stripes,
-    /// and what there is no room for.
-    pub(super) fn take_in(&self, geometry: &Geometry, lba: Lba, len: Sectors, buf: &Buf) -> Range<Lba> {
-        let (mut start, mut end) = (lba.0, lba.0 + len.0);
+    /// and what there is no room for; or all of it, where the cache does not pay and it `may_pass`.
+    pub(super) fn take_in(
+        &self,
+        geometry: &Geometry,
+        (lba, len): (Lba, Sectors),
+        buf: &Buf,
+        may_pass: bool,
+    ) -> Range<Lba> {
+        let all = lba..Lba(lba.0 + len.0);
         let mut cache = self.cache.borrow_mut();
-        let Some(cache) = cache.as_mut().filter(|_| self.is_on.get()) else { return Lba(start)..Lba(end) };
-        let stripe = geometry.stripe_sectors().0;
-        let (first, last) = (start.next_multiple_of(stripe), end / stripe * stripe);
-        let mut take = |from: u64, to: u64| {
-            let byte =
-                |at: u64| usize::try_from(Sectors(at - lba.0).bytes().0).expect("a buffer fits the address space");
-            from < to && cache.write(Lba(from), buf, byte(from)..byte(to))
-        };
-        if first >= last {
-            return if take(start, end) { lba..lba } else { Lba(start)..Lba(end) };
-        }
-        if take(start, first) {
-            start = first;
-        }
-        if take(last, end) {
-            end = last;
-        }
-        Lba(start)..Lba(end)
+        let Some(cache) = cache.as_mut().filter(|_| self.is_on.get()) else { return all };
+        let mut bypass = self.bypass.borrow_mut();
+        let passes = may_pass && bypass.passes(lba, len, cache.limit().0 / BLOCK.bytes().0);
+        let left = if passes { all } else { take_in(cache, geometry, (lba, len), buf) };
+        bypass.note_passed(Sectors(left.end.0 - left.start.0));
+        left
     }
 
     /// Ends what flies for a task, with this error or none, and wakes those who waited for it. False: nothing flew.
@@ -185,6 +201,27 @@ impl Drop for Run<'_> {
         self.0.under_way.set(self.0.under_way.get() - 1);
         self.0.wake_drained();
     }
+}
+
+/// Takes a write into the cache as far as it goes: what is left.
+fn take_in(cache: &mut Cache, geometry: &Geometry, (lba, len): (Lba, Sectors), buf: &Buf) -> Range<Lba> {
+    let (mut start, mut end) = (lba.0, lba.0 + len.0);
+    let stripe = geometry.stripe_sectors().0;
+    let (first, last) = (start.next_multiple_of(stripe), end / stripe * stripe);
+    let mut take = |from: u64, to: u64| {
+        let byte = |at: u64| usize::try_from(Sectors(at - lba.0).bytes().0).expect("a buffer fits the address space");
+        from < to && cache.write(Lba(from), buf, byte(from)..byte(to))
+    };
+    if first >= last {
+        return if take(start, end) { lba..lba } else { Lba(start)..Lba(end) };
+    }
+    if take(start, first) {
+        start = first;
+    }
+    if take(last, end) {
+        end = last;
+    }
+    Lba(start)..Lba(end)
 }
 
 /// Who is to blame for an error.

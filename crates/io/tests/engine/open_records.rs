@@ -186,6 +186,25 @@ fn a_member_that_stalls_leaves_a_place_to_others() {
     }
 }
 
+/// Where only so many members are left as get a record, flushes wait for a place without waking each other.
+#[test]
+fn flushes_of_a_degraded_array_wait_for_a_place() {
+    let shape = Shape { consistency: Consistency::Log, log: 256 << 10, ..small(RAID5, 3) };
+    let (mut engine, mut content) = with_a_record(shape);
+    drop(run(&mut engine, Command::Fail { member: MemberIndex(2) }).expect("it survives that"));
+    let all = shape.geometry().all_members().without(MemberIndex(2));
+    hold(&mut engine, all);
+    let mut replies = Vec::new();
+    for lba in pages(&shape).take(6) {
+        put(&mut content, lba, &noise(lba, 8));
+        replies.extend(begin(&mut engine, lba, lba, &noise(lba, 8)));
+    }
+    assert_eq!((engine.disk().held(), replies.len()), (2 * (OPEN_MAX - 1), 0));
+    let_go(&mut engine, all);
+    end(&mut engine, replies, 6);
+    assert_has(&mut reopened(&images(&engine), MemberSet::EMPTY.with(MemberIndex(2))), &content, "degraded");
+}
+
 /// What the members hold has this content, whoever is lost.
 #[track_caller]
 pub(crate) fn assert_left(engine: &TestEngine, content: &[u8], context: &str) {

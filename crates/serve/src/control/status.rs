@@ -55,6 +55,7 @@ pub(super) fn status(
         spares: spares(description),
         limits,
         cache_mode: cache_name(snapshot.cache_mode).to_owned(),
+        cache_bypassed: snapshot.is_cache_bypassed,
         cache: bytes(snapshot.cache),
         log: bytes(snapshot.log),
         sweeps: snapshot.sweeps,

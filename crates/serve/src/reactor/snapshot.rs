@@ -41,6 +41,7 @@ pub(crate) struct Snapshot {
     /// How long each member has kept somebody waiting, by slot.
     pub(crate) waits: Vec<Option<Duration>>,
     pub(crate) cache_mode: Option<CacheMode>,
+    pub(crate) is_cache_bypassed: bool,
     pub(crate) cache: Option<Fill>,
     pub(crate) cache_use: Option<CacheUse>,
     pub(crate) log: Option<Fill>,
@@ -102,6 +103,7 @@ impl Snapshot {
             bad_blocks: engine.slots().iter().map(bad_blocks).collect(),
             waits: engine.slots().iter().map(|member| engine.waits_for(member)).collect(),
             cache_mode: engine.cache_mode(),
+            is_cache_bypassed: engine.is_bypassed(),
             cache: engine.cache_fill(),
             cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
             log: engine.log_fill(),

@@ -70,8 +70,9 @@ pub(super) struct Client<'a> {
     block: u64,
     /// Where this client likes to write.
     hot: Lba,
-    /// When time passes though nothing ends, if ever.
+    /// When time passes though nothing ends, and when writes go past the cache, if ever.
     stalls: Option<Random>,
+    bypasses: Option<Random>,
 }
 
 impl<'a> Client<'a> {
@@ -84,12 +85,14 @@ impl<'a> Client<'a> {
         trace: Trace,
     ) -> Self {
         let mut stalls = random.clone().fork();
+        let mut bypasses = stalls.clone().fork();
         let stalls = stalls.chance(1, 6).then_some(stalls);
+        let bypasses = bypasses.chance(1, 6).then_some(bypasses);
         let depth = usize::try_from(random.within(1, DEPTH_MAX)).expect("a small number");
         let hot = Lba(random.below(model.capacity().0));
         let block = if scenario.superblocks[0].integrity == Integrity::None { 1 } else { BLOCK.0 };
         let session = Session::new(engine, disk, scenario, model, trace);
-        Self { session, administrator: None, mover: None, random, depth, block, hot, stalls }
+        Self { session, administrator: None, mover: None, random, depth, block, hot, stalls, bypasses }
     }
 
     /// Lets somebody change and check the array while this client goes on.
@@ -120,6 +123,11 @@ impl<'a> Client<'a> {
             }
             if self.random.chance(1, 32) {
                 self.session.tick();
+            }
+            if let Some(random) = &mut self.bypasses
+                && random.chance(1, 12)
+            {
+                self.session.engine.force_bypass(Some(random.chance(2, 3)));
             }
             if self.stalls.as_mut().is_some_and(|random| random.chance(1, 12)) {
                 for _ in 0..STALL_TICKS {

@@ -246,7 +246,7 @@ fn take_over(transfer: &mut Transfer<'_>) {
                 (Goal::Zero { .. }, _) => Source::Zeroes(content.zeroes),
                 _ => return,
             };
-            let keeps = len.0 < geometry.stripe_sectors().0;
+            let keeps = len.0 < geometry.stripe_sectors().0 && !parts.writeback.is_bypassed();
             cache.take_over(geometry, (*at, *len), source, keeps, content.cached);
         }
         if !content.cached.flies() {
