@@ -21,7 +21,6 @@ mod badblocks;
 mod between;
 mod blank;
 mod bypass;
-mod caching;
 mod change;
 mod command;
 mod core;
@@ -59,7 +58,7 @@ mod troubles;
 mod work;
 mod writeback;
 
-use std::cell::Ref;
+use std::cell::{Ref, RefMut};
 use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
@@ -71,6 +70,7 @@ pub use background::copy::Replacement;
 pub use background::rebuild::Progress;
 pub use background::reshape::{ReshapeProgress, Way};
 pub use background::scrub::{Blame, Mismatch, ScrubStatus};
+pub use bypass::Bypass;
 pub use change::Joining;
 pub use command::{CacheMode, Command, Reply};
 pub use counters::{Counters, Fill, MemberCounters, ScrubCounters};
@@ -87,7 +87,7 @@ pub use crate::format::superblock::ScrubMode;
 
 use crate::array::{Overlay, Pages};
 use crate::buf::Pool;
-use crate::cache::{TICK, Unwritten};
+use crate::cache::{Cache, TICK, Unwritten};
 use crate::disk::{Completion, Disk};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
@@ -144,6 +144,41 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn with_cache(mut self, mode: CacheMode, pool: &Pool, size: Bytes) -> Self {
         self.install_cache(mode, pool, size);
         self
+    }
+
+    /// Gives the engine such a cache, which has none.
+    ///
+    /// # Panics
+    /// When commands are under way.
+    pub fn install_cache(&mut self, mode: CacheMode, pool: &Pool, size: Bytes) {
+        assert_eq!(self.in_flight(), 0, "a cache is there from the start");
+        self.core.sides.install_cache(mode, pool, size);
+    }
+
+    /// What the cache holds that the members don't have yet, of all that it may hold.
+    pub fn cache_fill(&self) -> Option<Fill> {
+        self.core.sides.cache_fill()
+    }
+
+    /// The cache, if there is one.
+    pub fn cache(&self) -> Option<Ref<'_, Cache>> {
+        self.core.sides.below.writeback.cache()
+    }
+
+    /// When a write is replied to; none without a cache.
+    pub fn cache_mode(&self) -> Option<CacheMode> {
+        self.core.cache_mode()
+    }
+
+    /// Changes when writes are replied to that come from now on; what is in memory is written out as before. False, and
+    /// nothing changes: there is no cache.
+    pub fn set_cache_mode(&mut self, mode: CacheMode) -> bool {
+        self.core.sides.set_cache_mode(mode)
+    }
+
+    /// What sees to it that writes go past the cache where it does not pay.
+    pub fn bypass(&self) -> RefMut<'_, Bypass> {
+        self.core.sides.below.writeback.bypass()
     }
 
     /// The engine of an array that is only read, with what its log has over what its members hold.
@@ -320,8 +355,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn tick(&mut self) {
         let core = Rc::clone(&self.core);
         let parts = &core.sides.below;
-        let has_changed = core.sides.all().filter(|parts| parts.writeback.tick()).count() > 0;
-        has_changed.then(|| caching::tell(parts.writeback.is_bypassed()));
+        core.sides.all().for_each(|parts| parts.writeback.tick());
         if parts.intent.tick(&parts.members, &parts.flusher) {
             self.executor.start(Work::Sync);
         }
@@ -747,8 +781,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.core.sides.below.members.record().scrub()
     }
 
-    /// Has the members' superblocks say how scrubs are: at once, or when they are written next. Nothing is written to
-    /// an array that is read only.
+    /// Has the superblocks say how scrubs are: at once, or when they are written next; not those that are only read.
     ///
     /// # Panics
     /// When a scrub's position is beyond the last parity stripe.
@@ -756,10 +789,7 @@ impl<D: Disk, T> Engine<D, T> {
         let members = &self.core.sides.below.members;
         let is_within = record.run.is_none_or(|run| run.position.0 <= self.geometry().stripes().0);
         assert!(is_within, "a scrub is within the array");
-        if !members.is_read_only() && !members.is_frozen() {
-            members.change_record(|kept| kept.keep_scrub(record, at_once));
-            members.demand_record();
-        }
+        members.keep_scrub(record, at_once);
     }
 }
 

@@ -42,7 +42,7 @@ const PAGE: u64 = 8;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Bypass {
+pub struct Bypass {
     state: State,
     /// Whatever is measured.
     forced: Option<bool>,
@@ -90,12 +90,13 @@ impl Default for State {
 
 impl Bypass {
     /// Whether writes go past the cache.
-    pub(super) fn is_on(&self) -> bool {
+    #[must_use]
+    pub fn is_on(&self) -> bool {
         self.forced.unwrap_or(!matches!(self.state, State::Cached { .. }))
     }
 
     /// Decides it whatever is measured, or leaves it to that.
-    pub(super) fn force(&mut self, forced: Option<bool>) {
+    pub fn force(&mut self, forced: Option<bool>) {
         self.forced = forced;
         self.begin(State::default());
     }

@@ -26,6 +26,7 @@ use super::record::{Record, Writes};
 use super::tasks::{Tasks, Waiters};
 use super::troubles::Troubled;
 use crate::disk::DiskError;
+use crate::format::superblock::ScrubHistory;
 
 /// See the module.
 #[derive(Debug)]
@@ -523,6 +524,14 @@ impl Members {
                     tracing::error!(%member, "the member was truncated while in use");
                 }
             }
+        }
+    }
+
+    /// Has the superblocks say how scrubs are: at once, or when they are written next.
+    pub(super) fn keep_scrub(&self, record: ScrubHistory, at_once: bool) {
+        if !self.is_read_only() && !self.is_frozen() {
+            self.change_record(|kept| kept.keep_scrub(record, at_once));
+            self.demand_record();
         }
     }
 

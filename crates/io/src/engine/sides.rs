@@ -107,6 +107,13 @@ impl Sides {
         }
     }
 
+    /// Changes when writes are replied to. False: there is no cache.
+    pub(super) fn set_cache_mode(&self, mode: CacheMode) -> bool {
+        let has_cache = self.caches().next().is_some();
+        self.all().for_each(|parts| parts.writeback.set_on(has_cache && mode == CacheMode::WriteBack));
+        has_cache
+    }
+
     /// Has the cache begin with what the journal of pages has.
     pub(super) fn restore(&self, pages: &Pages) {
         if pages.is_empty() {

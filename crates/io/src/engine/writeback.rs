@@ -127,13 +127,18 @@ impl WriteBack {
         self.under_way.get() > 0
     }
 
-    /// Notes that time has passed. Whether it has changed with that whether writes go past the cache.
-    pub(super) fn tick(&self) -> bool {
+    /// Notes that time has passed.
+    pub(super) fn tick(&self) {
         let traffic = self.with(|cache| {
             cache.tick();
             cache.traffic()
         });
-        traffic.is_some_and(|traffic| self.bypass.borrow_mut().tick(traffic))
+        if traffic.is_some_and(|traffic| self.bypass.borrow_mut().tick(traffic)) {
+            match self.is_bypassed() {
+                true => tracing::info!("the cache does not pay: writes go past it"),
+                false => tracing::info!("writes go through the cache again"),
+            }
+        }
     }
 
     /// What sees to it that writes go past the cache where it does not pay.

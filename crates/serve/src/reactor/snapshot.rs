@@ -103,7 +103,7 @@ impl Snapshot {
             bad_blocks: engine.slots().iter().map(bad_blocks).collect(),
             waits: engine.slots().iter().map(|member| engine.waits_for(member)).collect(),
             cache_mode: engine.cache_mode(),
-            is_cache_bypassed: engine.is_bypassed(),
+            is_cache_bypassed: engine.bypass().is_on(),
             cache: engine.cache_fill(),
             cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
             log: engine.log_fill(),

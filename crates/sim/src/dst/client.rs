@@ -127,7 +127,7 @@ impl<'a> Client<'a> {
             if let Some(random) = &mut self.bypasses
                 && random.chance(1, 12)
             {
-                self.session.engine.force_bypass(Some(random.chance(2, 3)));
+                self.session.engine.bypass().force(Some(random.chance(2, 3)));
             }
             if self.stalls.as_mut().is_some_and(|random| random.chance(1, 12)) {
                 for _ in 0..STALL_TICKS {
