@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use uraid_io::array::{self, CreateOptions};
+use uraid_io::array::{self, CreateOptions, NewLogs};
 use uraid_io::format::superblock::{Allocation, Consistency, Integrity};
 use uraid_layout::Bytes;
 use uraid_serve::clock::now;
@@ -21,7 +21,8 @@ use crate::values::bytes;
 #[command(after_help = "Examples:
   uraid create --level 5 --size 1G a.img b.img c.img        RAID 5 of three new files
   uraid create --level rm2 --name vault /dev/sd[b-h]        RM2 of seven devices
-  uraid create --level 10 --copies 3 --chunk 256K disk*.img")]
+  uraid create --level 10 --copies 3 --chunk 256K disk*.img
+  uraid create --level 5 --log-device /dev/nvme0n1p3 --log-device /dev/nvme1n1p3 /dev/sd[b-e]")]
 pub(crate) struct CreateArgs {
     /// RAID level
     #[arg(long, short, value_enum)]
@@ -51,15 +52,42 @@ pub(crate) struct CreateArgs {
     /// How the array survives an unclean stop [default: log for RAID 5 and RM2, bitmap for 1 and 10, none for 0]
     #[arg(long, value_enum, value_name = "MODE")]
     consistency: Option<ConsistencyName>,
-    /// Size of the log on each member [default: 1/16 of the member, at most 128M]
+    /// Size of the log of each member [default: 1/16 of the member, at most 128M]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     log_size: Option<Bytes>,
+    #[command(flatten)]
+    logs: LogArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
     /// Files and block devices, in slot order
     #[arg(required = true, value_name = "MEMBER")]
     members: Vec<PathBuf>,
+}
+
+/// Where the log is, if it is not on the members.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct LogArgs {
+    /// Keep the log on this file or device instead of the members; give it twice or more: they mirror each other
+    ///
+    /// For arrays of disks with a pair of SSDs: writes that are flushed are durable as soon as all log devices have
+    /// them. A file that does not exist is created. The array goes on as long as one of its log devices works; what was
+    /// written last is lost with the last one, so take at least two, on different disks. At most four.
+    #[arg(long = "log-device", value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Accept a single log device
+    ///
+    /// If it fails, the array stops to accept writes, and everything that was acknowledged and is not on the members
+    /// yet is lost: the array can't be started again after an unclean stop.
+    #[arg(long, requires = "paths")]
+    pub(crate) single_log_device: bool,
+}
+
+impl LogArgs {
+    /// What to make.
+    pub(crate) fn new_logs(&self, force: bool, allocation: Allocation) -> NewLogs {
+        NewLogs { paths: self.paths.clone(), may_be_single: self.single_log_device, force, allocation }
+    }
 }
 
 /// What keeps the members in agreement over an unclean stop.
@@ -107,25 +135,28 @@ impl ConsistencyName {
 pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     outlive_file_limits()?;
     let count = u8::try_from(args.members.len()).unwrap_or(u8::MAX);
+    let allocation = if args.sparse { Allocation::Sparse } else { Allocation::Full };
     let options = CreateOptions {
         level: args.placement.level(args.level, count)?,
         chunk: args.placement.chunk,
         name: args.name.clone(),
         size: args.size,
-        allocation: if args.sparse { Allocation::Sparse } else { Allocation::Full },
+        allocation,
         force: args.force,
         consistency: args.consistency.map(ConsistencyName::consistency),
         log_size: args.log_size,
+        logs: args.logs.new_logs(args.force, allocation),
         integrity: args.integrity.integrity(),
         created: now()?,
     };
     make(&args.members, &options)?;
-    let report = examine::report(&args.members)?;
+    let paths = [args.members.as_slice(), &args.logs.paths].concat();
+    let report = examine::report(&paths)?;
     if args.json {
         return print_json(&report);
     }
     print(format_args!("created {}; serve it with", report.title()))?;
-    let members: Vec<String> = args.members.iter().map(|path| quoted(&path.display().to_string())).collect();
+    let members: Vec<String> = paths.iter().map(|path| quoted(&path.display().to_string())).collect();
     let dashes = if members.iter().any(|member| member.starts_with('-')) { "-- " } else { "" };
     print(format_args!("  uraid serve {dashes}{}", members.join(" ")))
 }

@@ -1,5 +1,7 @@
 //! `uraid examine`: shows members' own records about their array.
 
+mod logs;
+
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use uraid_io::array::{Candidate, Look, Named, Opened, Patience, Verdict, candidates, judge, look, lost_of_saved};
+use uraid_io::array::{
+    Candidate, Ignored, Look, Named, Opened, Patience, Verdict, candidates, judge, look, lost_of_saved,
+};
 use uraid_io::badblocks;
 use uraid_io::engine::survives;
 use uraid_io::format::badblocks::{BadBlocks, Damaged, Lack};
@@ -23,6 +27,7 @@ use uraid_serve::sweeps::{Sweep, Work};
 use uraid_serve::text::{chain, duration, list, size, visible};
 use uuid::Uuid;
 
+use self::logs::LogReport;
 use crate::status::counted;
 use crate::terminal::{print, print_json};
 
@@ -41,7 +46,7 @@ pub(crate) struct ExamineArgs {
     /// the medium did not give it (unread). Name all members to see which bytes of the array no member has.
     #[arg(long)]
     bad_blocks: bool,
-    /// Members; one is enough
+    /// Members, one is enough; and log devices
     #[arg(required = true, value_name = "MEMBER")]
     members: Vec<PathBuf>,
 }
@@ -96,6 +101,8 @@ pub(crate) struct Report {
     /// Content that none of these members has because of their bad blocks; `null` if there is none.
     lost: Option<LostContent>,
     members: Vec<MemberReport>,
+    /// Empty if the members keep the log.
+    log_devices: Vec<LogReport>,
 }
 
 /// An array between two shapes. Sizes are in bytes.
@@ -142,6 +149,9 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
     // The other members' records are still worth showing.
     let looks = look(&args.members, &mut Patience::endless())?;
     let (members, others): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| look.found.is_ok());
+    let (_, others): (Vec<Look>, Vec<Look>) = others
+        .into_iter()
+        .partition(|look| matches!(look.found, Err(Ignored::LogDevice { .. })) && !members.is_empty());
     if others.is_empty() || args.members.len() == 1 {
         return Err(error);
     }
@@ -161,7 +171,13 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
 
 /// The report of the members at `paths`, with every range of bad blocks if they `are_listed`.
 fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
-    let Named { members, unreadable } = candidates(paths, Access::Inspect)?;
+    let Named { members, logs, unreadable } = candidates(paths, Access::Inspect)?;
+    if let ([], Some(log)) = (members.as_slice(), logs.first()) {
+        let (path, array, name) = (log.path.display(), log.header.array, visible(&log.header.name));
+        bail!(
+            "{path}: is a log device of array {array} ('{name}'), and no member was named beside it: name members, too"
+        );
+    }
     for (path, reason) in unreadable {
         tracing::warn!("{}: {reason}", path.display());
     }
@@ -191,6 +207,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
     let saved = lost_of_saved(superblock, &held);
     let lost = lost_of(&verdict, lost_members, &lists, saved, are_listed);
     members.sort_by_key(|member| member.slot);
+    let log_devices = logs::reports(superblock, &logs)?;
     Ok(Report {
         uuid: superblock.array,
         name: superblock.name.clone(),
@@ -217,6 +234,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         missing: missing.iter().map(|slot| slot.0).collect(),
         lost,
         members,
+        log_devices,
     })
 }
 
@@ -353,8 +371,9 @@ impl Report {
     /// The paths of the members that belong to the array, and of those that no longer do.
     pub(crate) fn paths(&self) -> (Vec<String>, Vec<String>) {
         let (own, former): (Vec<&MemberReport>, Vec<_>) = self.members.iter().partition(|member| member.counts());
-        let paths = |members: Vec<&MemberReport>| members.into_iter().map(|member| member.path.clone()).collect();
-        (paths(own), paths(former))
+        let paths =
+            |members: Vec<&MemberReport>| members.into_iter().map(|member| member.path.clone()).collect::<Vec<_>>();
+        (paths(own).into_iter().chain(logs::paths(&self.log_devices)).collect(), paths(former))
     }
 
     /// The array's condition, in a few words.
@@ -365,7 +384,9 @@ impl Report {
             "reshaping" => "being reshaped",
             _ => "not stopped cleanly",
         };
+        let logs = logs::health(&self.log_devices);
         match self.missing.as_slice() {
+            [] if logs.is_some() => format!("{state}, {}", logs.unwrap_or_default()),
             [] if !self.rebuilding.is_empty() => {
                 format!("{state}, all members found, rebuilding {}", list(&self.rebuilding))
             }
@@ -456,7 +477,7 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
             }
         }
     }
-    Ok(())
+    logs::show(&report.log_devices)
 }
 
 /// Prints what is lost without these members: in one line, or with each range on its own if all are listed and do not

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
-use uraid_io::array::{Look, Patience, look};
+use uraid_io::array::{Ignored, Look, Patience, look};
 use uraid_io::member::Member;
 use uraid_serve::client::Client;
 use uraid_serve::health::words;
@@ -77,11 +77,15 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
     let mut seen = Vec::new();
     for paths in candidates(&args.paths)?.chunks(PATHS_AT_ONCE) {
         for Look { path, found } in look(paths, &mut Patience::new(Some(ANSWER_TIME_MAX), || ()))? {
-            let Ok((id, superblock)) = found else { continue };
+            let (id, array) = match found {
+                Ok((id, superblock)) => (id, superblock.array),
+                Err(Ignored::LogDevice { id, header, .. }) => (id, header.array),
+                Err(_) => continue,
+            };
             // Devices have several names.
             if !seen.contains(&id) {
                 seen.push(id);
-                groups.entry(superblock.array).or_default().push(path);
+                groups.entry(array).or_default().push(path);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use uraid_io::array::CreateOptions;
+use uraid_io::array::{CreateOptions, NewLogs};
 use uraid_io::format::superblock::{Allocation, Integrity};
 use uraid_layout::{Bytes, Level, Rotation};
 use uraid_serve::clock::now;
@@ -46,6 +46,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
             force: false,
             consistency: None,
             log_size: None,
+            logs: NewLogs::default(),
             integrity: Integrity::None,
             created: now()?,
         };

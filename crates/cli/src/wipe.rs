@@ -7,8 +7,9 @@ use clap::Args;
 use uraid_io::Error;
 use uraid_io::format::superblock::SuperblockError;
 use uraid_io::member::{Access, FileId, Member};
-use uraid_io::superblock;
+use uraid_io::{log_device, superblock};
 use uraid_serve::text::visible;
+use uuid::Uuid;
 
 use crate::terminal::print;
 
@@ -22,7 +23,7 @@ pub(crate) struct WipeArgs {
     /// Wipe: the array can't use these members any more
     #[arg(long)]
     force: bool,
-    /// Members that no server uses
+    /// Members and log devices that no server uses
     #[arg(required = true, value_name = "MEMBER")]
     members: Vec<PathBuf>,
 }
@@ -39,15 +40,18 @@ pub(crate) fn run(args: &WipeArgs) -> Result<()> {
         let is_same = |other: &PathBuf| same_file(other, path);
         ensure!(!args.members[..index].iter().any(is_same), "{} is named twice", path.display());
         let member = Member::open(path, Access::ReadWrite)?;
-        let superblock = match superblock::load(&member) {
-            Err(Error::Superblock { source: SuperblockError::NoMagic, .. }) => {
-                bail!("{}: is no member, so there is nothing to wipe", path.display())
-            }
-            loaded => loaded?,
+        let named = |name: &str, array: Uuid| match visible(name) {
+            name if name.is_empty() => array.to_string(),
+            name => format!("'{name}'"),
         };
-        let name = visible(&superblock.name);
-        let array = if name.is_empty() { superblock.array.to_string() } else { format!("'{name}'") };
-        found.push((member, format!("{}: member {} of array {array}", path.display(), superblock.slot)));
+        let what = match superblock::load(&member) {
+            Err(Error::Superblock { source: SuperblockError::NoMagic, .. }) => match log_device::load(&member) {
+                Ok(header) => format!("a log device of array {}", named(&header.name, header.array)),
+                Err(_) => bail!("{}: is no member, so there is nothing to wipe", path.display()),
+            },
+            loaded => loaded.map(|own| format!("member {} of array {}", own.slot, named(&own.name, own.array)))?,
+        };
+        found.push((member, format!("{}: {what}", path.display())));
     }
     ensure!(
         args.force,

@@ -9,6 +9,8 @@
 //! - A completed read or write is whole: short transfers are continued inside, and what can't be continued is an error.
 //!   After an error, any part of a write may have reached the member.
 //!
+//! Log devices have places beyond those of members: see [`log_place`]. No [`MemberSet`] has them.
+//!
 //! A disk knows nothing of chunks, stripes or parity.
 
 mod deadline;
@@ -17,6 +19,7 @@ mod latency;
 #[cfg(any(test, feature = "testing"))]
 mod mem;
 mod operation;
+mod place;
 mod uring;
 
 use std::time::Duration;
@@ -31,6 +34,8 @@ pub use latency::Latencies;
 pub use mem::{Counters, Fault, MemDisk, Order};
 pub(crate) use operation::SEGMENTS_MAX;
 pub use operation::{Completion, DiskError, DiskOp, OpInfo, OpKind, OpName, Segments};
+pub(crate) use place::PLACES;
+pub use place::{log_at, log_place, places};
 pub(crate) use uring::DEFAULT_DEPTH;
 pub use uring::UringDisk;
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::disk::DiskError;
+use crate::format::log_device::LogHeaderError;
 use crate::format::superblock::SuperblockError;
 use crate::member::MemberError;
 
@@ -23,6 +24,14 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong.
         source: SuperblockError,
+    },
+    /// A log device has no header that counts.
+    #[error("{path}: {source}", path = path.display())]
+    LogHeader {
+        /// The device.
+        path: PathBuf,
+        /// What is wrong.
+        source: LogHeaderError,
     },
     /// io_uring is refused or missing.
     #[error(

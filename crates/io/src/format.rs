@@ -1,4 +1,5 @@
-//! What is on members, as bytes: superblocks, the log, the write-intent bitmap, checksums, lists of bad blocks.
+//! What is on members, as bytes: superblocks, the log, the write-intent bitmap, checksums, lists of bad blocks; and
+//! what log devices say of themselves.
 //!
 //! Values in, bytes out, and back, whatever the bytes are; all of it is described in `docs/on-disk-format.md`, and the
 //! fuzz targets are for this module. Nothing here knows a disk, a file or the engine: when and in which order bytes are
@@ -7,6 +8,7 @@
 pub mod badblocks;
 pub mod bitmap;
 pub mod log;
+pub mod log_device;
 pub mod sums;
 pub mod superblock;
 mod units;

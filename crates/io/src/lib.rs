@@ -25,6 +25,7 @@ pub mod engine;
 mod error;
 pub mod format;
 pub mod histogram;
+pub mod log_device;
 mod lost;
 pub mod member;
 #[cfg(feature = "mutants")]

@@ -9,7 +9,7 @@ use std::fmt;
 
 use uraid_layout::Bytes;
 
-use crate::format::superblock;
+use crate::format::{log_device, superblock};
 
 /// What was found, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,8 +186,11 @@ impl Ends {
 
     fn uraid(&self) -> Option<Signature> {
         let positions = superblock::positions(Bytes(self.size))?;
-        let found = positions.into_iter().find(|position| self.has(Some(position.0), &superblock::MAGIC))?;
-        Some(Signature { name: "uraid member", offset: found })
+        let kinds = [("uraid member", superblock::MAGIC), ("uraid log device", log_device::MAGIC)];
+        kinds.into_iter().find_map(|(name, magic)| {
+            let offset = positions.into_iter().find(|position| self.has(Some(position.0), &magic))?;
+            Some(Signature { name, offset })
+        })
     }
 
     fn md(&self) -> Option<Signature> {

@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use uraid_io::array::{Array, CreateOptions, JoinError, JoinOptions, OpenOptions, create, join, rejoin, returning};
+use uraid_io::array::{
+    Array, CreateOptions, JoinError, JoinOptions, NewLogs, OpenOptions, create, join, rejoin, returning,
+};
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Disk, UringDisk};
 use uraid_io::engine::{Command, Engine, EngineError, Joining};
@@ -34,6 +36,7 @@ fn made(directory: &TempDir, level: Level, consistency: Consistency, integrity: 
         consistency: Some(consistency),
         integrity,
         log_size: None,
+        logs: NewLogs::default(),
         created: UnixSeconds(1),
     };
     create(&paths, &options, |_, _| ()).expect("created");

@@ -23,7 +23,7 @@ use crate::disk::{Completion, Disk, DiskOp, OpKind};
 use crate::engine::{Engine, EngineError, Record};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
-use crate::format::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode};
+use crate::format::superblock::{Consistency, LogSet, SUPERBLOCK_BYTES, Superblock, encode};
 use crate::member::Access;
 
 /// An array whose members may be used.
@@ -105,7 +105,8 @@ impl<D: Disk> Assembled<D> {
             }
             // A member that is out of date has the log and the bitmap of its time.
             let is_current = |own: &&Superblock| !verdict.stale.contains(own.slot);
-            let current: Vec<_> = superblocks.iter().map(|own| own.as_ref().filter(is_current).cloned()).collect();
+            let current = superblocks.iter().map(|own| own.as_ref().filter(is_current).cloned());
+            let current: Vec<_> = current.map(|own| own.map(|own| without_logs(own, losses.lost_logs()))).collect();
             if access == Access::ReadWrite || !is_logged {
                 break ((Overlay::default(), Vec::new(), Pages::default()), current);
             }
@@ -138,6 +139,7 @@ impl<D: Disk> Assembled<D> {
             losses.members().iter().for_each(|member| superblocks[member.index()] = None);
         }
         let mut record = Record::new(superblocks);
+        record.fail_logs(losses.lost_logs());
         if !truth.is_clean && truth.consistency != Consistency::Log {
             // Where writes were under way nothing is as good as anything else; what is rebuilt is made anew from the
             // others.
@@ -231,19 +233,25 @@ impl<D: Disk> Assembled<D> {
 
     /// Goes on without the member that an operation failed on.
     pub(super) fn give_up(&mut self, error: Error) -> Result<(), RecoverError> {
+        let before = self.losses.members();
         self.losses.give_up(error)?;
+        self.record.fail_logs(self.losses.lost_logs());
+        if self.losses.members() == before {
+            return Ok(());
+        }
         self.record.fail(self.losses.members());
         // What it lacks is not known yet.
         self.bitmap = self.bitmap.take().map(|bitmap| Bitmap::full(bitmap.regions()));
         Ok(())
     }
 
-    /// The superblocks of the members that the array has, by slot.
+    /// The superblocks of the members that the array has, by slot, with the log devices that it has.
     pub(super) fn superblocks(&self) -> Vec<Option<Superblock>> {
         let missing = self.record.missing();
         let present =
             |(slot, own): (u8, Option<&Superblock>)| own.filter(|_| !missing.contains(MemberIndex(slot))).cloned();
-        (0u8..).zip(self.record.superblocks()).map(present).collect()
+        let own = (0u8..).zip(self.record.superblocks()).map(present);
+        own.map(|own| own.map(|own| without_logs(own, self.losses.lost_logs()))).collect()
     }
 
     /// The engine that serves the array.
@@ -258,6 +266,13 @@ impl<D: Disk> Assembled<D> {
         let engine = engine.with_overlay(self.overlay).with_intent(self.bitmap).with_bad_blocks(self.bad_blocks);
         Ok(engine.with_blank(self.blank).with_pages(&self.pages).with_rebuild())
     }
+}
+
+/// A superblock as it is when these log devices are on record as failed.
+fn without_logs(mut own: Superblock, lost: LogSet) -> Superblock {
+    let epoch = own.epoch;
+    own.logs.iter_mut().for_each(|logs| logs.fail(lost, epoch));
+    own
 }
 
 /// The superblocks of the accepted members, by slot, as each is to say what the newest does.

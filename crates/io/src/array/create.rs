@@ -8,6 +8,7 @@ use uraid_layout::{Bytes, Geometry, GeometryError, Level, Sectors, Spec};
 use uuid::Uuid;
 
 use super::initialise::{Content, format};
+use super::new_logs::{FoundLogs, NewLogError, NewLogs, Shares};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::format::UnixSeconds;
@@ -38,6 +39,8 @@ pub struct CreateOptions {
     pub integrity: Integrity,
     /// The least size of each member's log; none: [`Areas::default_log`], and at least what the log needs.
     pub log_size: Option<Bytes>,
+    /// The devices that the log is on.
+    pub logs: NewLogs,
     /// The time of creation.
     pub created: UnixSeconds,
 }
@@ -131,6 +134,9 @@ pub enum CreateError {
         /// Where that shows.
         offset: Bytes,
     },
+    /// A log device can't be made.
+    #[error(transparent)]
+    Log(#[from] NewLogError),
     /// No array can have the name.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -158,6 +164,7 @@ impl CreateError {
                 | Self::LogTooSmall { .. }
                 | Self::Unsuited { .. }
                 | Self::NeedsLog
+                | Self::Log(NewLogError::Single | NewLogError::TooMany { .. } | NewLogError::NoLog)
         )
     }
 }
@@ -185,10 +192,17 @@ pub fn create(
     let count = count.ok_or(CreateError::TooMany { count: paths.len() })?;
     check_name(&options.name)?;
     let is_checked = options.integrity != Integrity::None;
-    let suits = if is_checked { Consistency::Log } else { Consistency::of_level(options.level) };
+    let suits = if is_checked || !options.logs.paths.is_empty() {
+        Consistency::Log
+    } else {
+        Consistency::of_level(options.level)
+    };
     let consistency = options.consistency.unwrap_or(suits);
     if is_checked && consistency != Consistency::Log {
         return Err(CreateError::NeedsLog);
+    }
+    if !options.logs.paths.is_empty() && consistency != Consistency::Log {
+        return Err(NewLogError::NoLog.into());
     }
     if !consistency.suits(options.level) {
         return Err(CreateError::Unsuited { level: options.level });
@@ -198,11 +212,15 @@ pub fn create(
     let member_size = found.iter().map(|found| found.areas.data_sectors()).min().unwrap_or_default();
     let spec = Spec { level: options.level, members: count, chunk: options.chunk, member_size };
     Geometry::new(spec)?;
+    let logs = find_logs(&found, options, log_min)?;
     // Only now that nothing can be refused any more is anything changed.
     let is_used = found.iter().any(|found| found.member.is_some());
     let content = if is_used { Content::Unknown } else { Content::Zeros };
     let members = make(&mut found, options)?;
-    let superblocks = superblocks(spec, &found, &members, options, consistency);
+    let mut superblocks = superblocks(spec, &found, &members, options, consistency);
+    // What they hold is the array's only when members say so.
+    let made = logs.map(|logs| logs.make(superblocks[0].array, &options.name, superblocks[0].epoch)).transpose()?;
+    superblocks.iter_mut().for_each(|own| own.logs.clone_from(&made));
     let mut disk = UringDisk::new(members.into_iter().map(Arc::new).map(Some).collect(), DEFAULT_DEPTH)?;
     let superblocks = format(&mut disk, superblocks, content, progress).map_err(CreateError::Initialise)?;
     Ok(superblocks.into_iter().next().expect("a geometry has members"))
@@ -266,6 +284,16 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Re
         found.push(Found { path, member, areas });
     }
     Ok(found)
+}
+
+/// Looks at the log devices, and changes none.
+fn find_logs(found: &[Found<'_>], options: &CreateOptions, needed: Bytes) -> Result<Option<FoundLogs>, NewLogError> {
+    let wanted = found.iter().map(|found| found.areas.log.size).max().unwrap_or_default();
+    let slots = u8::try_from(found.len()).expect("members are at most 64");
+    let shares = Shares { slots, needed, wanted, is_exact: options.log_size.is_some() };
+    let members: Vec<_> =
+        found.iter().map(|found| (found.path.to_path_buf(), found.member.as_ref().map(Member::id))).collect();
+    options.logs.find(shares, &members, None)
 }
 
 /// Creates the files that do not exist; all or none of them.

@@ -29,6 +29,56 @@ pub enum OpenError {
     /// The members contradict each other.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// A log device of another array.
+    #[error(
+        "{path}: is a log device of array {found}, and the members are of array {array}; name the log devices of this \
+         array",
+        path = path.display()
+    )]
+    ForeignLog {
+        /// The device.
+        path: PathBuf,
+        /// Whose it is.
+        found: Uuid,
+        /// The members' array.
+        array: Uuid,
+    },
+    /// The same log device twice, or a copy of it.
+    #[error(
+        "{first} and {second} both claim to be log device {device}: one is a copy; name only the one in use",
+        first = first.display(), second = second.display()
+    )]
+    LogTwice {
+        /// One of them.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+        /// Who they say they are.
+        device: Uuid,
+    },
+    /// Some log devices are missing.
+    #[error(
+        "{} missing; name the array's log devices, too, or start without these with --degraded{}",
+        log_devices(missing),
+        asides(set_aside)
+    )]
+    LogsMissing {
+        /// Who is missing.
+        missing: Vec<Uuid>,
+        /// What was named and does not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
+    /// No log device is there.
+    #[error("{} missing, and the array has no other: {}{}", log_devices(missing), without_logs(*is_clean),
+        asides(set_aside))]
+    NoLogs {
+        /// Who is missing.
+        missing: Vec<Uuid>,
+        /// Whether the array was stopped cleanly.
+        is_clean: bool,
+        /// What was named and does not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
     /// A member is smaller than it was.
     #[error(
         "{path}: was truncated: it had {expected} bytes as a member and has {size} now. Start without it, with \
@@ -164,6 +214,8 @@ impl OpenError {
         if let Self::TooFew { set_aside, .. }
         | Self::TooFewBetween { set_aside, .. }
         | Self::Degraded { set_aside, .. }
+        | Self::LogsMissing { set_aside, .. }
+        | Self::NoLogs { set_aside, .. }
         | Self::InitialisingDegraded { set_aside, .. }
         | Self::DirtyDegraded { set_aside, .. } = &mut self
         {
@@ -182,6 +234,15 @@ pub enum RecoverError {
     /// The log can't be relied on.
     #[error(transparent)]
     Log(#[from] ReplayError),
+    /// The log devices fail, and there is no other.
+    #[error(
+        "{source}; no other log device gives what this one should, and only they have the latest writes: copy it to a \
+         disk that works, with a program that skips unreadable sectors (ddrescue), and name the copy in its place"
+    )]
+    LogsLost {
+        /// What failed.
+        source: DiskError,
+    },
     /// A member's log reads differently the second time.
     #[error(
         "member {member} lost record {} of its log during the start: leave it out, and start with --degraded",
@@ -256,6 +317,23 @@ pub enum RecoverError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// What to do about an array all of whose log devices are missing.
+fn without_logs(is_clean: bool) -> &'static str {
+    if is_clean {
+        "name them, too. It was stopped cleanly, so nothing is lost with them: if they are gone for good, `uraid \
+         configure --no-log-devices MEMBERS` has the members keep the log"
+    } else {
+        "it was not stopped cleanly, and they alone have the latest writes: name at least one of them"
+    }
+}
+
+/// `log device UUID is`, `log devices UUID, UUID are`.
+fn log_devices(missing: &[Uuid]) -> String {
+    let names: Vec<String> = missing.iter().map(Uuid::to_string).collect();
+    let (noun, verb) = if missing.len() == 1 { ("log device", "is") } else { ("log devices", "are") };
+    format!("{noun} {} {verb}", names.join(", "))
 }
 
 /// What can be done with an array that is being reshaped before that is over.

@@ -7,18 +7,22 @@ use uraid_layout::Bytes;
 
 use super::error::OpenError;
 use super::judge::{Candidate, SetAside};
+use super::logs::OpenedLog;
 use super::select::{Ignored, Look};
 use super::wait::Patience;
 use crate::Error;
+use crate::format::log_device::{LogHeader, LogHeaderError};
 use crate::format::superblock::{Superblock, SuperblockError};
 use crate::member::{self, Access, FileId, Member, MemberError};
-use crate::superblock;
+use crate::{log_device, superblock};
 
 /// What was named and is open.
 #[derive(Debug)]
 pub struct Named<M> {
     /// Members, and what is known of them.
     pub members: Vec<Opened<M>>,
+    /// Log devices.
+    pub logs: Vec<OpenedLog<M>>,
     /// Paths whose devices fail before they say who they are.
     pub unreadable: Vec<(PathBuf, SetAside)>,
 }
@@ -60,7 +64,28 @@ pub fn look(paths: &[PathBuf], patience: &mut Patience) -> Result<Vec<Look>, Mem
 
 fn examine(path: &Path) -> Result<(FileId, Superblock), Ignored> {
     let member = Member::open(path, Access::Inspect)?;
-    Ok((member.id(), superblock::load(&member)?))
+    match load(&member)? {
+        Read::Superblock(superblock) => Ok((member.id(), *superblock)),
+        Read::LogHeader(header) => Err(Ignored::LogDevice { path: path.into(), id: member.id(), header }),
+    }
+}
+
+/// What a file or device says of itself.
+enum Read {
+    Superblock(Box<Superblock>),
+    LogHeader(LogHeader),
+}
+
+/// Reads a superblock, or the header of a log device.
+fn load(member: &Member) -> Result<Read, Error> {
+    let missing = match superblock::load(member) {
+        Err(missing @ Error::Superblock { source: SuperblockError::NoMagic, .. }) => missing,
+        superblock => return Ok(Read::Superblock(Box::new(superblock?))),
+    };
+    match log_device::load(member) {
+        Err(Error::LogHeader { source: LogHeaderError::NoMagic, .. }) => Err(missing),
+        header => Ok(Read::LogHeader(header?)),
+    }
 }
 
 /// Opens members and reads what they say. Those that hang or can't be read are set aside, and so is what has no
@@ -87,22 +112,40 @@ pub(super) fn gather(
     let open = move |path: &Path, _| Ok(Member::open(path, access)?);
     let members = sieve.pass(ids, "open", member::LOCK_WAIT_MAX, open)?;
     let read = move |path: &Path, member: Member| {
-        let superblock = superblock::load(&member)?;
-        let (size, expected) = (member.size(), superblock.areas.member_size);
+        let (size, sector_size) = (member.size(), member.alignment().offset);
+        let path = path.to_path_buf();
+        let superblock = match load(&member)? {
+            Read::Superblock(superblock) => *superblock,
+            Read::LogHeader(header) => {
+                return Ok(Either::Log(OpenedLog { device: member, path, header, size, sector_size }));
+            }
+        };
+        let expected = superblock.areas.member_size;
         if may_lack && size < expected {
-            return Err(OpenError::Truncated { path: path.to_path_buf(), size, expected });
+            return Err(OpenError::Truncated { path, size, expected });
         }
-        let (candidate, sector_size) = (Candidate { path: path.to_path_buf(), superblock }, member.alignment().offset);
-        Ok(Opened { member, candidate, size, sector_size })
+        Ok(Either::Member(Box::new(Opened { member, candidate: Candidate { path, superblock }, size, sector_size })))
     };
-    let members = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;
-    match sieve.first.filter(|_| members.is_empty()) {
+    let read = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;
+    match sieve.first.filter(|_| read.iter().all(|(_, read)| matches!(read, Either::Log(_)))) {
         Some(first) => Err(first),
         None => {
-            let members = members.into_iter().map(|(_, member)| member).collect();
-            Ok(Named { members, unreadable: sieve.set_aside })
+            let mut named = Named { members: Vec::new(), logs: Vec::new(), unreadable: sieve.set_aside };
+            for (_, read) in read {
+                match read {
+                    Either::Member(member) => named.members.push(*member),
+                    Either::Log(log) => named.logs.push(log),
+                }
+            }
+            Ok(named)
         }
     }
+}
+
+/// What a path leads to.
+enum Either {
+    Member(Box<Opened<Member>>),
+    Log(OpenedLog<Member>),
 }
 
 /// Lets those through who can go on.

@@ -166,7 +166,7 @@ fn areas(superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
 /// Logs, of which every place is written: the file system has nothing to note when a record is the first one there,
 /// which would cost each flush as much as the record.
 fn logs(superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
-    let has_log = |own: &&Superblock| own.consistency == Consistency::Log;
+    let has_log = |own: &&Superblock| own.consistency == Consistency::Log && own.logs.is_none();
     superblocks.iter().filter(has_log).map(|own| (own.slot, own.areas.log)).collect()
 }
 

@@ -16,7 +16,7 @@ use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, MemberSet, Spec}
 use uuid::Uuid;
 
 use crate::format::Epoch;
-use crate::format::superblock::{Revision, SlotEntry, SlotState, Superblock};
+use crate::format::superblock::{LogSet, Revision, SlotEntry, SlotState, Superblock};
 
 /// A member and what it says.
 #[derive(Clone, Debug)]
@@ -41,6 +41,8 @@ pub struct Verdict {
     /// The slots whose members are accepted although the array went on without them: see
     /// [`accept_stale`](super::accept_stale).
     pub stale: MemberSet,
+    /// Log devices that should be there and are not. That is not for superblocks to say: at first none.
+    pub lost_logs: LogSet,
 }
 
 /// Why a candidate is not part of the array now.
@@ -68,6 +70,12 @@ pub enum SetAside {
         /// Who has the slot.
         owner: Uuid,
     },
+    /// It is a log device that failed.
+    #[error("the array recorded this log device as failed, so it may lack records")]
+    LogFailed,
+    /// It is a log device that the array does not have any more.
+    #[error("it is no log device of this array any more")]
+    LogLeft,
     /// There is no superblock on it.
     #[error("it has no superblock: it was never a member of an array, left it in a reshape, or was wiped")]
     Blank,
@@ -224,7 +232,14 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     }
     let geometry =
         Geometry::new(superblock.spec).map_err(|source| Refusal::Impossible { path: newest.path.clone(), source })?;
-    Ok(Verdict { superblock: superblock.clone(), geometry, slots, set_aside, stale: MemberSet::EMPTY })
+    Ok(Verdict {
+        superblock: superblock.clone(),
+        geometry,
+        slots,
+        set_aside,
+        stale: MemberSet::EMPTY,
+        lost_logs: LogSet::EMPTY,
+    })
 }
 
 impl Verdict {

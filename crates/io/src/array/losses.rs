@@ -12,7 +12,8 @@ use uraid_layout::{Geometry, MemberIndex, MemberSet};
 use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
 use crate::Error;
-use crate::disk::DiskError;
+use crate::disk::{DiskError, log_at};
+use crate::format::superblock::{LogDevices, LogIndex, LogSet};
 
 /// A member that failed while the array was opened.
 #[derive(Clone, Debug)]
@@ -35,6 +36,9 @@ pub(super) struct Losses {
     /// Who is missing or being rebuilt without them.
     lost: MemberSet,
     all: Vec<Loss>,
+    /// The log devices that are left, and those that failed.
+    left_logs: LogSet,
+    lost_logs: LogSet,
 }
 
 impl Losses {
@@ -42,12 +46,19 @@ impl Losses {
     pub(super) fn new(verdict: &Verdict, candidates: &[Candidate]) -> Self {
         let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone()).unwrap_or_default();
         let paths = verdict.slots.iter().map(path).collect();
-        Self { shapes: verdict.shapes(), paths, lost: verdict.lost(), all: Vec::new() }
+        let logs = verdict.superblock.logs.as_ref().map(LogDevices::active).unwrap_or_default();
+        let (left_logs, lost_logs) = (logs.minus(verdict.lost_logs), verdict.lost_logs);
+        Self { shapes: verdict.shapes(), paths, lost: verdict.lost(), all: Vec::new(), left_logs, lost_logs }
     }
 
     /// The members that were given up.
     pub(super) fn members(&self) -> MemberSet {
         self.all.iter().map(|loss| loss.member).collect()
+    }
+
+    /// The log devices that are not there, or were given up.
+    pub(super) fn lost_logs(&self) -> LogSet {
+        self.lost_logs
     }
 
     /// Who, where and why.
@@ -82,6 +93,17 @@ impl Losses {
         self.shapes.iter().all(|shape| Repair::new(shape, lost).is_ok())
     }
 
+    /// Gives up a log device.
+    fn give_up_log(&mut self, log: LogIndex, error: DiskError) -> Result<(), RecoverError> {
+        let left = self.left_logs.minus(LogSet::EMPTY.with(log));
+        if left.is_empty() || left == self.left_logs {
+            return Err(RecoverError::LogsLost { source: error });
+        }
+        tracing::error!("{error}; the array continues without this log device");
+        (self.left_logs, self.lost_logs) = (left, self.lost_logs.with(log));
+        Ok(())
+    }
+
     /// Gives up the member that an operation failed on.
     ///
     /// # Errors
@@ -93,6 +115,9 @@ impl Losses {
             error => return Err(error.into()),
         };
         let member = error.op().member;
+        if let Some(log) = log_at(member) {
+            return self.give_up_log(log, error);
+        }
         if self.members().contains(member) {
             return Ok(());
         }

@@ -19,13 +19,14 @@ use super::error::OpenError;
 use super::gather::{Named, Opened, gather};
 use super::grow::{GrowError, grow};
 use super::judge::{Candidate, SetAside, Verdict, judge};
+use super::logs::{self, OpenedLog};
 use super::recover::{recover, recovery_bytes};
 use super::reshape::Unserved;
 use super::sectors::too_large;
 use super::stale::{self, Stale, accept_stale};
 use super::wait::{Patience, Watched};
 use crate::Error;
-use crate::disk::{DEFAULT_DEPTH, Disk, UringDisk};
+use crate::disk::{DEFAULT_DEPTH, Disk, UringDisk, places};
 use crate::engine::{Engine, EngineError};
 use crate::format::BLOCK;
 use crate::format::superblock::{Areas, Consistency, Integrity, Superblock};
@@ -51,6 +52,8 @@ pub struct Array<D = UringDisk> {
     pub geometry: Geometry,
     /// The paths of the present members by slot.
     pub paths: Vec<Option<PathBuf>>,
+    /// The paths of the present log devices by number.
+    pub log_paths: Vec<Option<PathBuf>>,
     /// Members that were named and are not part of it now.
     pub set_aside: Vec<(PathBuf, SetAside)>,
     /// Members that it is read from although it went on without them.
@@ -117,9 +120,9 @@ impl Array<UringDisk> {
 
 impl<D: Disk> Array<D> {
     /// The array of members that were opened already, whatever they are and whatever reaches them: `disk` makes a disk
-    /// of the accepted ones, by slot. `stale` are slots whose members are taken in although the array went on without
-    /// them: what is read of those, and what is computed from it, may be old or wrong as [`Array::doubtful`]
-    /// says.
+    /// of the accepted ones, by [place](places). `stale` are slots whose members are taken in although the array went
+    /// on without them: what is read of those, and what is computed from it, may be old or wrong as
+    /// [`Array::doubtful`] says.
     ///
     /// # Errors
     /// See [`OpenError`]. Where members are in [`Patience::take_hung`] then, try again without them.
@@ -133,23 +136,32 @@ impl<D: Disk> Array<D> {
         patience: &mut Patience,
         disk: impl FnOnce(Vec<Option<M>>) -> Result<D, Error>,
     ) -> Result<Self, OpenError> {
-        let Named { members, unreadable } = named;
+        let Named { members, logs, unreadable } = named;
         let candidates: Vec<Candidate> = members.iter().map(|opened| opened.candidate.clone()).collect();
         let mut verdict = judge(&candidates)?;
         let stale = accept_stale(&mut verdict, &candidates, stale)?;
+        let found = logs::find(&verdict.superblock, &logs)?;
+        verdict.lost_logs = found.lost;
         check_sizes(&members, &verdict)?;
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
-        let set_aside = [verdict.asides(&candidates), unreadable].concat();
+        let logs_beside = [found.set_aside.clone(), unreadable.clone()].concat();
+        let may = (options.access, options.allow_degraded);
+        logs::check_presence(&verdict.superblock, found.lost, &logs_beside, may)?;
+        let set_aside = [verdict.asides(&candidates), found.set_aside, unreadable].concat();
         let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone());
         let paths: Vec<Option<PathBuf>> = verdict.slots.iter().map(path).collect();
         let mut members: Vec<Option<M>> = members.into_iter().map(|opened| Some(opened.member)).collect();
         let present = verdict.slots.iter().map(|index| index.and_then(|index| members[index].take())).collect();
-        let disk = Watched::new(disk(present)?, names(&paths), patience);
+        let mut logs: Vec<Option<OpenedLog<M>>> = logs.into_iter().map(Some).collect();
+        let logs = found.devices.iter().map(|index| index.and_then(|index| logs[index].take()));
+        let (log_paths, devices): (Vec<_>, Vec<_>) =
+            logs.map(|log| log.map(|log| (log.path, log.device)).unzip()).unzip();
+        let disk = Watched::new(disk(places(present, devices))?, names(&paths, &log_paths), patience);
         let lost_list = if options.force { LostList::Trusted } else { LostList::Refused };
         let assembled = Assembled::with_lists(disk, &verdict, &candidates, options.access, Uuid::new_v4(), lost_list)?;
         let assembled = assembled.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;
         let Verdict { superblock, geometry, .. } = verdict;
-        Ok(Self { superblock, geometry, paths, set_aside, stale, assembled })
+        Ok(Self { superblock, geometry, paths, log_paths, set_aside, stale, assembled })
     }
 
     /// The slots without a member.
@@ -222,7 +234,7 @@ impl<D: Disk> Array<D> {
     /// # Errors
     /// As [`Array::open_patiently`].
     pub fn recover_patiently(self, progress: impl FnMut(Bytes), patience: &mut Patience) -> Result<Self, OpenError> {
-        let names = names(&self.paths);
+        let names = names(&self.paths, &self.log_paths);
         let watched = self.assembled.with_disk(|disk| Some(Watched::new(disk, names, patience)));
         let recovered = recover(watched.expect("it has another disk"), progress)?;
         let assembled = recovered.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;
@@ -351,7 +363,7 @@ fn why_member_unserved(own: &Superblock) -> Option<Unserved> {
     (!can_be).then_some(Unserved { level, member: own.slot, size, needed: whole(half), is_for_new })
 }
 
-/// The paths by slot, where there is one.
-fn names(paths: &[Option<PathBuf>]) -> Vec<PathBuf> {
-    paths.iter().map(|path| path.clone().unwrap_or_default()).collect()
+/// The paths by place, where there is one.
+fn names(paths: &[Option<PathBuf>], logs: &[Option<PathBuf>]) -> Vec<PathBuf> {
+    places(paths.to_vec(), logs.to_vec()).into_iter().map(Option::unwrap_or_default).collect()
 }

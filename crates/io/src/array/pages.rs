@@ -8,7 +8,7 @@ use uraid_layout::{Bytes, Geometry, Lba, Sectors};
 
 use super::blocking::perform;
 use super::error::RecoverError;
-use super::redo::{Lane, Pending, copies, load, pending, renew};
+use super::redo::{Lane, Pending, copies, load, log_places, pending, renew};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::format::log::Ring;
@@ -126,9 +126,11 @@ fn complete(
         let position = place(others, size, header).ok_or(lost)?;
         let copy = Header { slot: own.slot, position, ..header.clone() };
         copy.encode(record.as_mut());
-        let segments = smallvec![record.lease_read(0..record.len())];
         let offset = Bytes(offset.0 + position.0);
-        perform(disk, [DiskOp { tag: 0, member: own.slot, kind: OpKind::WriteFua, offset, segments }])?;
+        for place in log_places(own) {
+            let segments = smallvec![record.lease_read(0..record.len())];
+            perform(disk, [DiskOp { tag: 0, member: place, kind: OpKind::WriteFua, offset, segments }])?;
+        }
         held.add(copy);
     }
     Ok(())

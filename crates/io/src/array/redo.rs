@@ -4,7 +4,7 @@
 //! begun again, as long as the members that it does without are on record as failed. What records have only the sums of
 //! is for [`Columns`] to judge.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use smallvec::smallvec;
@@ -20,7 +20,7 @@ use super::overlay::Overlay;
 use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
-use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
+use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments, log_at, log_place};
 use crate::format::badblocks::{BadBlocks, Lack};
 use crate::format::log::RECORD_BYTES_MAX;
 use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, RecordError};
@@ -71,10 +71,17 @@ impl Lane {
     }
 }
 
+/// Where a member's log is: with the member, or on each of the log devices.
+pub(super) fn log_places(own: &Superblock) -> Vec<MemberIndex> {
+    let Some(logs) = &own.logs else { return vec![own.slot] };
+    let used = if planted!(FailedLogRead) { logs.all() } else { logs.active() };
+    used.iter().map(log_place).collect()
+}
+
 /// The records that are to be done again, and where each member has its copy.
 pub(super) struct Pending {
     pub(super) redo: Vec<LogSequence>,
-    /// Those of which nobody knows whether they were committed, and others of which some members lack their copies.
+    /// Those of which nobody knows whether they were committed, and others of which some log devices lack copies.
     pub(super) open: Vec<LogSequence>,
     /// What is to be in the place of others that nobody has, if the run goes on.
     pub(super) void: Vec<Header>,
@@ -204,9 +211,23 @@ pub(super) fn pending(
     let size = |shape: &Geometry| if lane == Lane::Log { shape.used_sectors() } else { shape.capacity() };
     let used = shapes.iter().map(size).max().unwrap_or_default();
     let is_redundant = shapes.iter().all(|shape| shape.tolerance() > 0);
+    let mut lacking = BTreeSet::new();
     for superblock in superblocks.iter().flatten() {
-        let Scan { error, .. } = Scan::run(disk, superblock, (lane, used), &mut held)?;
-        unreadable.extend(error.map(|error| (superblock.slot, error)));
+        let places = log_places(superblock);
+        let (mut found, mut errors) = (Vec::new(), Vec::new());
+        for &place in &places {
+            let mut own = Held::default();
+            let Scan { error, .. } = Scan::run(disk, (superblock, place), (lane, used), &mut own)?;
+            found.push(own);
+            errors.extend(error);
+        }
+        let is_partly_read = !errors.is_empty();
+        match errors.pop() {
+            // Whoever can't give all that others give is done without, as what it lacks may come back later.
+            Some(error) if is_partly_read && errors.len() + 1 < places.len() => return Err(error.into()),
+            error => unreadable.extend(error.map(|error| (superblock.slot, error))),
+        }
+        lacking.extend(held.take_in(&found));
     }
     let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
     let is_active = |superblock: &Superblock| superblock.slots.iter().all(|entry| entry.state == SlotState::Active);
@@ -214,11 +235,17 @@ pub(super) fn pending(
     let doubtful = replay::doubtful(&held, unreadable.iter().map(|(member, _)| *member).collect(), is_whole);
     for (member, error) in unreadable {
         if doubtful.contains(member) {
-            return Err(error.into());
+            return Err(match error {
+                Error::Disk(source) if log_at(source.op().member).is_some() => RecoverError::LogsLost { source },
+                error => error.into(),
+            });
         }
         tracing::warn!("a part of a log can't be read, and nothing that counts was there: {error}");
     }
-    let Chosen { redo, open, void } = replay::choose(accepted, &held)?;
+    let Chosen { redo, mut open, void } = replay::choose(accepted, &held)?;
+    if !planted!(LogCopyUnmended) {
+        open.extend(lacking);
+    }
     Ok(Pending { redo, open, void, held })
 }
 
@@ -249,36 +276,38 @@ pub(super) fn renew(
         return Ok(());
     }
     let open: Vec<LogSequence> = redo.iter().copied().filter(|redo| open.contains(redo)).collect();
-    let mut written = MemberSet::EMPTY;
+    let mut written = BTreeSet::new();
     for (header, superblock) in copies(&open, held, superblocks) {
         let (buf, _) = load(disk, superblock, header, lane)?;
         let offset = Bytes(lane.place(superblock).offset.0 + header.position.0);
-        let segments = smallvec![buf.lease_read(0..buf.len())];
-        perform(disk, [DiskOp { tag: 0, member: header.slot, kind: OpKind::Write, offset, segments }])?;
-        written = written.with(header.slot);
+        for place in log_places(superblock) {
+            let segments = smallvec![buf.lease_read(0..buf.len())];
+            perform(disk, [DiskOp { tag: 0, member: place, kind: OpKind::Write, offset, segments }])?;
+            written.insert(place);
+        }
     }
-    Ok(perform(disk, written.iter().map(flush))?)
+    Ok(perform(disk, written.into_iter().map(flush))?)
 }
 
 /// A look through a member's log for records of the array's generation.
-struct Scan<'a> {
-    superblock: &'a Superblock,
+struct Scan {
+    place: MemberIndex,
     area: Area,
     /// Why a part of it could not be read, and how many blocks that were.
     error: Option<Error>,
     unreadable: u32,
 }
 
-impl<'a> Scan<'a> {
+impl Scan {
     /// Finds the records. Blocks that can't be read count as empty, and the scan has the error.
     fn run(
         disk: &mut impl Disk,
-        superblock: &'a Superblock,
+        (superblock, place): (&Superblock, MemberIndex),
         (lane, used): (Lane, Sectors),
         held: &mut Held,
     ) -> Result<Self, RecoverError> {
         let area = lane.area(superblock).unwrap_or(Area { offset: Bytes(0), size: Bytes(0) });
-        let mut scan = Self { superblock, area, error: None, unreadable: 0 };
+        let mut scan = Self { place, area, error: None, unreadable: 0 };
         let Area { size, .. } = area;
         let generation = lane.generation(superblock);
         let block = BLOCK.bytes().0;
@@ -345,13 +374,13 @@ impl<'a> Scan<'a> {
 
     /// Reads a part of the log, block by block where that fails.
     fn read(&mut self, disk: &mut impl Disk, at: Bytes, buf: &mut Buf, len: Bytes) -> Result<(), Error> {
-        let Err(error) = fill(disk, (self.superblock, self.area), at, buf, 0, len) else { return Ok(()) };
+        let Err(error) = fill(disk, (self.place, self.area), at, buf, 0, len) else { return Ok(()) };
         if !matches!(error, Error::Disk(_)) || matches!(error, Error::Disk(DiskError::TimedOut { .. })) {
             return Err(error);
         }
         for from in (0..len.0).step_by(BLOCK_BYTES) {
             let block = BLOCK.bytes();
-            match fill(disk, (self.superblock, self.area), Bytes(at.0 + from), buf, from, block) {
+            match fill(disk, (self.place, self.area), Bytes(at.0 + from), buf, from, block) {
                 Ok(()) => {}
                 Err(error @ Error::Disk(_)) if self.unreadable < UNREADABLE_MAX => {
                     let from = usize::try_from(from).expect("inside a buffer");
@@ -373,18 +402,24 @@ pub(super) fn load(
     header: &Header,
     lane: Lane,
 ) -> Result<(Buf, Range<usize>), RecoverError> {
-    let mut buf = Buf::zeroed(header.total());
-    fill(disk, (superblock, lane.place(superblock)), header.position, &mut buf, 0, header.total())?;
-    match record::decode(buf.as_ref()) {
-        Ok((again, content)) if again == *header => Ok((buf, content)),
-        _ => Err(RecoverError::Unstable { member: header.slot, sequence: header.sequence }),
+    let mut failure = RecoverError::Unstable { member: header.slot, sequence: header.sequence };
+    for place in log_places(superblock) {
+        let mut buf = Buf::zeroed(header.total());
+        match fill(disk, (place, lane.place(superblock)), header.position, &mut buf, 0, header.total()) {
+            Ok(()) => match record::decode(buf.as_ref()) {
+                Ok((again, content)) if again == *header => return Ok((buf, content)),
+                _ => {}
+            },
+            Err(error) => failure = error.into(),
+        }
     }
+    Err(failure)
 }
 
 /// Reads a part of the log into memory, from byte `from` of it on.
 fn fill(
     disk: &mut impl Disk,
-    (superblock, area): (&Superblock, Area),
+    (place, area): (MemberIndex, Area),
     at: Bytes,
     buf: &mut Buf,
     from: u64,
@@ -393,7 +428,7 @@ fn fill(
     let index = |at: u64| usize::try_from(at).expect("a window fits the address space");
     let offset = Bytes(area.offset.0 + at.0);
     let segments = smallvec![buf.lease_write(index(from)..index(from + len.0))];
-    perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])
+    perform(disk, [DiskOp { tag: 0, member: place, kind: OpKind::Read, offset, segments }])
 }
 
 /// Sectors in a row that a record is done again in; where in its bytes their content is, or none for zeros.

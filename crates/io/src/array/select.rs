@@ -9,6 +9,7 @@ use thiserror::Error;
 use uuid::Uuid;
 
 use crate::Error;
+use crate::format::log_device::LogHeader;
 use crate::format::superblock::Superblock;
 use crate::member::{FileId, MemberError};
 
@@ -39,6 +40,16 @@ pub enum Ignored {
     /// It is no member of an array.
     #[error(transparent)]
     Io(#[from] Error),
+    /// It is no member, but a log device.
+    #[error("{path}: is a log device of array {} ({:?})", header.array, header.name, path = path.display())]
+    LogDevice {
+        /// The path.
+        path: PathBuf,
+        /// What it leads to.
+        id: FileId,
+        /// What it says.
+        header: LogHeader,
+    },
     /// It is of another array.
     #[error("{path}: belongs to array {array} ({name:?})", path = path.display())]
     Foreign {
@@ -59,13 +70,19 @@ pub enum Ignored {
     },
 }
 
-/// Those that lead to members of the wanted array, in the order given, and why the others are ignored.
+/// Those that lead to members of the wanted array, in the order given, then its log devices; and why the others are
+/// ignored.
 #[must_use]
 pub fn select(looks: Vec<Look>, wanted: &Wanted) -> (Vec<Look>, Vec<Ignored>) {
     let (mut chosen, mut ignored): (Vec<Look>, _) = (Vec::new(), Vec::new());
+    let mut logs = Vec::new();
     for Look { path, found } in looks {
         let (id, superblock) = match found {
             Ok(found) => found,
+            Err(reason @ Ignored::LogDevice { .. }) => {
+                logs.push((path, reason));
+                continue;
+            }
             Err(reason) => {
                 ignored.push(reason);
                 continue;
@@ -78,6 +95,18 @@ pub fn select(looks: Vec<Look>, wanted: &Wanted) -> (Vec<Look>, Vec<Ignored>) {
             ignored.push(Ignored::Again { path, first: first.path.clone() });
         } else {
             chosen.push(Look { path, found: Ok((id, superblock)) });
+        }
+    }
+    let arrays: Vec<Uuid> = chosen.iter().flat_map(|look| &look.found).map(|(_, own)| own.array).collect();
+    for (path, reason) in logs {
+        let Ignored::LogDevice { id, header, .. } = &reason else { continue };
+        let is_same = |other: &&Look| matches!(&other.found, Err(Ignored::LogDevice { id: other, .. }) if other == id);
+        if !arrays.contains(&header.array) {
+            ignored.push(reason);
+        } else if let Some(first) = chosen.iter().find(is_same) {
+            ignored.push(Ignored::Again { path, first: first.path.clone() });
+        } else {
+            chosen.push(Look { path, found: Err(reason) });
         }
     }
     (chosen, ignored)

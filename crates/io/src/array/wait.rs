@@ -6,6 +6,7 @@
 //!
 //! It does not decide who can be done without.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -32,13 +33,13 @@ pub struct Patience {
 /// reaching it.
 pub(super) struct Watched<'a, D> {
     inner: Deadline<D>,
-    /// By slot.
+    /// By place.
     paths: Vec<PathBuf>,
     patience: &'a mut Patience,
     pace: Pace,
     /// Members that are said to be waited for.
-    late: MemberSet,
-    given_up: MemberSet,
+    late: BTreeSet<MemberIndex>,
+    given_up: BTreeSet<MemberIndex>,
     refused: Vec<Completion>,
 }
 
@@ -127,10 +128,10 @@ impl fmt::Debug for Patience {
 }
 
 impl<'a, D: Disk> Watched<'a, D> {
-    /// Watches over a disk with members at these paths, by slot.
+    /// Watches over a disk with members at these paths, by place.
     pub(super) fn new(inner: D, paths: Vec<PathBuf>, patience: &'a mut Patience) -> Self {
-        let inner = Deadline::new(inner, paths.len());
-        let (late, given_up) = (MemberSet::EMPTY, MemberSet::EMPTY);
+        let inner = Deadline::new(inner);
+        let (late, given_up) = (BTreeSet::new(), BTreeSet::new());
         Self { inner, paths, patience, pace: Pace::new(), late, given_up, refused: Vec::new() }
     }
 
@@ -150,17 +151,16 @@ impl<'a, D: Disk> Watched<'a, D> {
             self.inner.inner().roomless().iter().filter(|member| !is_alone(member)).collect();
         for op in &pending {
             let path = &self.paths[op.member.index()];
-            if op.age >= ticks_of(SAID_AFTER) && !self.late.contains(op.member) {
-                self.late = self.late.with(op.member);
-                tracing::warn!("waiting for {}, member {}: {}", path.display(), op.member, op.name);
+            if op.age >= ticks_of(SAID_AFTER) && self.late.insert(op.member) {
+                tracing::warn!("waiting for {}: {}", path.display(), op.name);
             }
-            if self.patience.is_over(op.age) && !self.given_up.union(waits_for_room).contains(op.member) {
-                self.given_up = self.given_up.with(op.member);
+            let is_over = self.patience.is_over(op.age) && !waits_for_room.contains(op.member);
+            if is_over && self.given_up.insert(op.member) {
                 let deadline = self.patience.deadline.unwrap_or_default();
                 self.patience.hung.push(MemberError::Silent { path: path.clone(), action: op.name.verb(), deadline });
             }
         }
-        for op in pending.iter().filter(|op| self.given_up.contains(op.member)) {
+        for op in pending.iter().filter(|op| self.given_up.contains(&op.member)) {
             self.inner.give_up(op.id);
         }
     }
@@ -168,7 +168,7 @@ impl<'a, D: Disk> Watched<'a, D> {
 
 impl<D: Disk> Disk for Watched<'_, D> {
     fn submit(&mut self, op: DiskOp) {
-        if self.given_up.contains(op.member) {
+        if self.given_up.contains(&op.member) {
             let info = op.info();
             return self.refused.push(op.complete(Err(DiskError::TimedOut { op: info })));
         }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use uraid_layout::{MemberIndex, MemberSet};
 
-use super::{Completion, Disk, DiskError, DiskOp, OpInfo, OpName};
+use super::{Completion, Disk, DiskError, DiskOp, OpInfo, OpName, PLACES};
 use crate::error::Error;
 
 /// Set in the tags of operations that have an entry; submitters leave it free.
@@ -44,7 +44,7 @@ pub(crate) struct Entries {
     vacant: Vec<u32>,
     /// Entries of operations that somebody waits for.
     live: usize,
-    /// By slot.
+    /// By place.
     members: Vec<Lag>,
     /// Members with late reads that are not back.
     slow: MemberSet,
@@ -85,15 +85,15 @@ enum State {
 }
 
 impl Entries {
-    /// Of so many slots and one seat more; off.
-    pub(crate) fn new(members: usize) -> Self {
+    /// None yet; off.
+    pub(crate) fn new() -> Self {
         Self {
             is_on: false,
             now: 0,
             list: Vec::new(),
             vacant: Vec::new(),
             live: 0,
-            members: vec![Lag::default(); members + 1],
+            members: vec![Lag::default(); PLACES],
             slow: MemberSet::EMPTY,
             given_up: VecDeque::new(),
         }
@@ -246,9 +246,9 @@ pub(crate) struct Deadline<D> {
 }
 
 impl<D: Disk> Deadline<D> {
-    /// A disk of so many slots and one seat more; on.
-    pub(crate) fn new(inner: D, members: usize) -> Self {
-        let mut entries = Entries::new(members);
+    /// A disk whose operations can be given up from now on.
+    pub(crate) fn new(inner: D) -> Self {
+        let mut entries = Entries::new();
         entries.set_on(true);
         Self { inner, entries }
     }

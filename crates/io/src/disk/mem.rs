@@ -7,7 +7,7 @@ use std::ops::Range;
 use rustix::io::Errno;
 use uraid_layout::{Bytes, MemberIndex};
 
-use super::{Completion, Disk, DiskError, DiskOp, OpKind, OpName};
+use super::{Completion, Disk, DiskError, DiskOp, OpKind, OpName, PLACES};
 use crate::buf::Lease;
 use crate::error::Error;
 
@@ -73,10 +73,10 @@ impl MemDisk {
     /// A disk of the given members; `None` is an absent one.
     ///
     /// # Panics
-    /// When there are over 64 members.
+    /// When there are more than there can be.
     #[must_use]
     pub fn new(members: Vec<Option<Vec<u8>>>, order: Order) -> Self {
-        assert!(members.len() <= 64, "an array has at most 64 members");
+        assert!(members.len() <= PLACES, "an array has at most 64 members, and a few log devices");
         let counters = vec![Counters::default(); members.len()];
         let random = if let Order::Seeded(seed) = order { seed } else { 0 };
         Self {

@@ -4,6 +4,7 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use uraid_layout::{Bytes, MemberIndex};
 
+use super::place::log_at;
 use crate::buf::Lease;
 
 /// The most segments of one operation: what one vectored system call takes.
@@ -75,8 +76,7 @@ pub struct Completion {
 }
 
 /// What an operation was, for messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("member {member}: {name} of {len} bytes at byte {offset}")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpInfo {
     /// Which member.
     pub member: MemberIndex,
@@ -257,6 +257,16 @@ impl DiskOp {
         self.segments.clear();
         let spare = if self.segments.spilled() { self.segments.into_vec() } else { Vec::new() };
         Completion { tag: self.tag, member: self.member, result, spare }
+    }
+}
+
+impl std::fmt::Display for OpInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { member, name, offset, len } = self;
+        match log_at(*member) {
+            Some(log) => write!(f, "log device {log}: {name} of {len} bytes at byte {offset}"),
+            None => write!(f, "member {member}: {name} of {len} bytes at byte {offset}"),
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use io_uring::IoUring;
 use io_uring::types::{SubmitArgs, Timespec};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
-use super::{Completion, Disk, DiskError, DiskOp, Latencies, OpKind};
+use super::{Completion, Disk, DiskError, DiskOp, Latencies, OpKind, PLACES, log_at};
 use crate::error::Error;
 use crate::member::Member;
 use slot::{Progress, Slot};
@@ -84,16 +84,16 @@ pub struct UringDisk {
 }
 
 impl UringDisk {
-    /// A disk of the given members, by slot; `None` is an absent one. `depth` is the size of a batch, 1 to 4096,
-    /// rounded up to a power of two; twice as many operations are with the kernel at most.
+    /// A disk of the given members, by [place](super::places); `None` is an absent one. `depth` is the size of a batch,
+    /// 1 to 4096, rounded up to a power of two; twice as many operations are with the kernel at most.
     ///
     /// # Errors
     /// When io_uring is missing, refused or too old, or a system limit is reached.
     ///
     /// # Panics
-    /// When there are over 64 members.
+    /// When there are more than there can be.
     pub fn new(members: Vec<Option<Arc<Member>>>, depth: u32) -> Result<Self, Error> {
-        assert!(members.len() <= 64, "an array has at most 64 members");
+        assert!(members.len() <= PLACES, "an array has at most 64 members, and a few log devices");
         let (ring, event) = ring::build(depth.clamp(1, 4096))?;
         let capacity = ring.params().cq_entries() as usize;
         let disk = Self {
@@ -360,7 +360,9 @@ impl Disk for UringDisk {
         });
         let mut now = None;
         for (index, answer) in self.answered.drain(..).chain(from_ring) {
-            if self.waits_for_room && self.slots[index].lacks_room(answer) {
+            // Of a log device that is an error: others have what it is to have.
+            let is_member = self.slots[index].op().is_some_and(|op| log_at(op.member).is_none());
+            if self.waits_for_room && is_member && self.slots[index].lacks_room(answer) {
                 if self.slots[index].note_no_room()
                     && let Some(op) = self.slots[index].op()
                 {
@@ -408,7 +410,7 @@ impl Disk for UringDisk {
     fn kin(&self, member: MemberIndex) -> MemberSet {
         let Some(Some(own)) = self.members.get(member.index()) else { return MemberSet::EMPTY.with(member) };
         let is_kin = |other: &Option<Arc<Member>>| other.as_ref().is_some_and(|other| own.shares_fate(other));
-        let slots = (0..).map(MemberIndex).zip(&self.members);
+        let slots = (0..64).map(MemberIndex).zip(&self.members);
         let kin: MemberSet = slots.filter(|(_, other)| is_kin(other)).map(|(slot, _)| slot).collect();
         kin.with(member)
     }
@@ -495,8 +497,8 @@ impl Drop for UringDisk {
             // The locks of their members stay, too.
             let is_left = |(index, slot): &(usize, &Slot)| !ended.contains(&Ok(*index)) && !slot.has_former();
             let left = self.slots.iter().enumerate().filter(is_left);
-            let hung: MemberSet = left.filter_map(|(_, slot)| slot.op()).map(|op| op.member).collect();
-            for member in hung.iter() {
+            let hung: Vec<MemberIndex> = left.filter_map(|(_, slot)| slot.op()).map(|op| op.member).collect();
+            for member in hung {
                 std::mem::forget(self.members[member.index()].take());
             }
             std::mem::forget(std::mem::take(&mut self.slots));

@@ -3,6 +3,9 @@
 use uraid_layout::plan::MethodCounts;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 
+use crate::disk::log_at;
+use crate::format::superblock::{LOGS_MAX, LogIndex};
+
 /// How much of something bounded is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
@@ -75,6 +78,8 @@ impl MemberCounters {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     members: Vec<MemberCounters>,
+    /// Of log devices, by number.
+    logs: [MemberCounters; LOGS_MAX],
     methods: MethodCounts,
     cache_hit: Bytes,
     cache_missed: Bytes,
@@ -103,6 +108,7 @@ impl Counters {
     pub(super) fn new(members: usize) -> Self {
         Self {
             members: vec![MemberCounters::default(); members],
+            logs: Default::default(),
             methods: MethodCounts::default(),
             cache_hit: Bytes(0),
             cache_missed: Bytes(0),
@@ -130,6 +136,9 @@ impl Counters {
         assert_eq!(self.members.len(), other.members.len(), "engines of one array have the same members");
         for (member, &other) in self.members.iter_mut().zip(&other.members) {
             *member = member.plus(other);
+        }
+        for (log, &other) in self.logs.iter_mut().zip(&other.logs) {
+            *log = log.plus(other);
         }
         self.methods += other.methods;
         self.cache_hit.0 += other.cache_hit.0;
@@ -165,6 +174,22 @@ impl Counters {
     /// When the array has no such member.
     pub fn member(&self, member: MemberIndex) -> &MemberCounters {
         &self.members[member.index()]
+    }
+
+    /// One log device's.
+    ///
+    /// # Panics
+    /// When there can't be such a device.
+    pub fn log_device(&self, log: LogIndex) -> &MemberCounters {
+        &self.logs[usize::from(log.0)]
+    }
+
+    /// Those of what has a place of the disk.
+    fn at(&mut self, place: MemberIndex) -> &mut MemberCounters {
+        match log_at(place) {
+            Some(log) => &mut self.logs[usize::from(log.0)],
+            None => &mut self.members[place.index()],
+        }
     }
 
     /// All members' together.
@@ -224,7 +249,7 @@ impl Counters {
     }
 
     pub(super) fn log(&mut self, member: MemberIndex, len: Bytes) {
-        let member = &mut self.members[member.index()];
+        let member = self.at(member);
         member.log_records += 1;
         member.log_bytes += len.0;
     }
@@ -246,6 +271,6 @@ impl Counters {
     }
 
     pub(super) fn error(&mut self, member: MemberIndex) {
-        self.members[member.index()].errors += 1;
+        self.at(member).errors += 1;
     }
 }

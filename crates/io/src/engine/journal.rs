@@ -128,6 +128,10 @@ impl Journal {
 
     /// Notes that time has passed, and what is `pending`: a batch that takes too long is overtaken by others.
     pub(super) fn tick(&self, pending: &[Pending], members: &Members, writeback: &WriteBack) {
+        if members.has_logs() {
+            // Whoever else gets a record has its log on the same devices.
+            return;
+        }
         let late = pending.iter().filter(|op| op.age >= TICKS_MAX && !op.is_abandoned && !planted!(LateChosen));
         self.late.set(late.map(|op| op.member).collect());
         for way in self.batches.borrow_mut().iter_mut().filter(|way| !way.is_overtaken) {

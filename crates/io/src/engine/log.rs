@@ -34,9 +34,10 @@ use super::counters::Fill;
 use super::error::EngineError;
 use super::flusher::Flusher;
 use super::members::Members;
-use super::operations::Purpose;
+use super::operations::{Call, Purpose};
 use super::replies::Replies;
 use super::tasks::{TaskId, Waiters};
+use crate::buf::Lease;
 use crate::disk::OpKind;
 use crate::format::log::record::{Header, LogSequence, OPEN_MAX};
 use crate::format::superblock::Superblock;
@@ -51,8 +52,13 @@ const BURDEN: u64 = 16;
 #[derive(Debug)]
 pub(super) struct Log {
     state: RefCell<State>,
-    /// Of a journal: no record has anything that is about to be written in place, so each is written durably by itself.
+    /// Of a journal: no record has anything that is about to be written in place.
     is_journal: bool,
+    /// Each record is written durably by itself: that of a journal is, and what is on log devices, which have nothing
+    /// else that could go with its flush.
+    is_through: bool,
+    /// A record's memory on its way to several log devices, to be used again.
+    memory: RefCell<Vec<Lease>>,
     /// Whether sums are enough of whole parity stripes.
     takes_sums: Cell<bool>,
     /// The end of a commit.
@@ -94,13 +100,17 @@ impl Log {
         superblocks: impl Iterator<Item = Option<&'a Superblock>>,
         geometries: impl Iterator<Item = &'a Geometry>,
     ) -> Result<Self, EngineError> {
-        Ok(Self::of(State::new(superblocks, geometries)?, false))
+        let superblocks: Vec<Option<&Superblock>> = superblocks.collect();
+        let is_through = superblocks.iter().flatten().any(|own| own.logs.is_some());
+        let state = State::new(superblocks.into_iter(), geometries)?;
+        Ok(Self { is_through, ..Self::of(state, false) })
     }
 
     fn of(state: State, is_journal: bool) -> Self {
         let (committed, placed) = (Waiters::default(), Waiters::default());
         let (state, takes_sums) = (RefCell::new(state), Cell::new(true));
-        Self { state, is_journal, takes_sums, committed, placed }
+        let memory = RefCell::default();
+        Self { state, is_journal, is_through: is_journal, memory, takes_sums, committed, placed }
     }
 
     /// Begins anew with these superblocks; nothing is under way.
@@ -519,7 +529,7 @@ impl Log {
         } else {
             commit.participants
         };
-        let is_durable = self.is_journal || planted!(DropCommitFlush) && commit.record.is_some();
+        let is_durable = (self.is_through || planted!(DropCommitFlush)) && commit.record.is_some();
         if !is_durable {
             flusher.flush(members, whom).await;
         }
@@ -598,21 +608,27 @@ impl Log {
         if commit.record.is_none() {
             return MemberSet::EMPTY;
         }
-        let (purpose, kind) = match self.is_journal && !planted!(PagesUnflushed) {
+        let (purpose, kind) = match self.is_through && !planted!(PagesUnflushed) {
             true => (Purpose::Other, OpKind::WriteFua),
             false => (Purpose::Writes, OpKind::Write),
         };
         members.operations.begin_call(purpose);
         for member in commit.participants.iter() {
             let state = &mut *self.state.borrow_mut();
-            let (offset, total, memory) = state.writer(member).take(commit.berth);
-            // The log is not near the data: the queue's head says nothing.
-            let mut operation = members.operations.piecewise(member, kind, offset, DiskSector(0));
-            memory.for_each(|lease| operation.push(lease));
-            operation.finish();
-            members.counters.borrow_mut().log(member, total);
+            let (offset, total, leases) = state.writer(member).take(commit.berth);
+            let memory = &mut *self.memory.borrow_mut();
+            memory.extend(leases);
+            for place in members.log_places(member) {
+                // The log is not near the data: the queue's head says nothing.
+                let mut operation = members.operations.piecewise(place, kind, offset, DiskSector(0));
+                memory.iter().for_each(|lease| operation.push(lease.part(0..lease.len())));
+                operation.finish();
+                members.counters.borrow_mut().log(place, total);
+            }
+            memory.clear();
         }
-        let failed = members.operations.end_call().await.failed;
+        let Call { failed, failed_logs, .. } = members.operations.end_call().await;
+        members.fail_logs(failed_logs);
         if planted!(LogWriteErrorIgnored) { MemberSet::EMPTY } else { failed }
     }
 

@@ -25,8 +25,8 @@ use super::operations::Operations;
 use super::record::{Record, Writes};
 use super::tasks::{Tasks, Waiters};
 use super::troubles::Troubled;
-use crate::disk::DiskError;
-use crate::format::superblock::ScrubHistory;
+use crate::disk::{DiskError, log_at, log_place};
+use crate::format::superblock::{LOGS_MAX, LogSet, ScrubHistory};
 
 /// See the module.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Members {
         let is_partial = shapes.iter().any(|shape| !shape.survives(record.missing()));
         let is_suspect = !record.is_clean() && record.lost().len() < tolerance;
         Ok(Self {
-            operations: Operations::new(Rc::clone(&tasks), count),
+            operations: Operations::new(Rc::clone(&tasks)),
             tasks,
             counters: RefCell::new(Counters::new(count)),
             troubled: RefCell::new(Troubled::new(is_partial)),
@@ -395,6 +395,41 @@ impl Members {
         }
     }
 
+    /// The log devices that every record is to be on.
+    pub(super) fn logs(&self) -> LogSet {
+        self.record.borrow().logs()
+    }
+
+    /// Where a member's log is: with the member, or on every log device.
+    pub(super) fn log_places(&self, member: MemberIndex) -> SmallVec<[MemberIndex; LOGS_MAX]> {
+        if self.record.borrow().any().logs.is_none() {
+            return smallvec![member];
+        }
+        self.logs().iter().map(log_place).collect()
+    }
+
+    /// Whether the log is on log devices.
+    pub(super) fn has_logs(&self) -> bool {
+        self.record.borrow().any().logs.is_some()
+    }
+
+    /// Takes note of log devices that lack a record: the array goes on without them, and is frozen without any.
+    pub(super) fn fail_logs(&self, failed: LogSet) {
+        let failed = failed.minus(failed.minus(self.logs()));
+        if failed.is_empty() || planted!(LogFailureIgnored) {
+            return;
+        }
+        if self.logs().minus(failed).is_empty() {
+            tracing::error!(logs = %failed, "the last log device failed: the array is frozen");
+            self.troubled.borrow_mut().note_frozen_by_logs(failed);
+            self.freeze();
+            return;
+        }
+        tracing::error!(logs = %failed, "log devices failed; the array continues without them");
+        self.record.borrow_mut().fail_logs(failed);
+        self.demand_record();
+    }
+
     /// Takes in a member at a slot that was missing, to be rebuilt, in what plans rest on.
     ///
     /// # Errors
@@ -512,6 +547,10 @@ impl Members {
     pub(super) fn note_result(&self, member: MemberIndex, result: &Result<(), DiskError>) {
         match result {
             Ok(()) => {}
+            Err(error) if log_at(member).is_some() => {
+                self.counters.borrow_mut().error(member);
+                tracing::warn!(%error, "disk operation failed");
+            }
             Err(error @ DiskError::Unsupported { .. }) => tracing::debug!(%member, %error, "zeros are written"),
             Err(error) if self.is_seat(member) => self.give_up_twin(error),
             Err(error @ DiskError::TimedOut { .. }) => tracing::debug!(%member, %error, "the others go on"),

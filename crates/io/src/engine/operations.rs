@@ -23,8 +23,10 @@ use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, StripeId};
 use super::tasks::{TaskId, Tasks};
 use crate::buf::Lease;
 use crate::disk::{
-    Completion, Disk, DiskError, DiskOp, Entries, Late, OpId, OpInfo, OpKind, OpName, SEGMENTS_MAX, Segments,
+    Completion, Disk, DiskError, DiskOp, Entries, Late, OpId, OpInfo, OpKind, OpName, PLACES, SEGMENTS_MAX, Segments,
+    log_at,
 };
+use crate::format::superblock::LogSet;
 
 /// Set in the tags of operations that count in the queues that the planner looks at.
 const QUEUED: u64 = 1 << 62;
@@ -76,6 +78,8 @@ pub(super) struct Call {
     purpose: Purpose,
     /// Members that failed one.
     pub(super) failed: MemberSet,
+    /// The same of log devices.
+    pub(super) failed_logs: LogSet,
     /// Members that took too long for a read.
     pub(super) overdue: MemberSet,
     /// Members that have no operation for zeroing.
@@ -143,15 +147,15 @@ pub(super) struct Operations {
 }
 
 impl Operations {
-    /// None yet, of so many slots and one seat more.
-    pub(super) fn new(tasks: Rc<Tasks>, members: usize) -> Self {
+    /// None yet.
+    pub(super) fn new(tasks: Rc<Tasks>) -> Self {
         Self {
             tasks,
             orders: RefCell::default(),
             calls: RefCell::default(),
-            queues: RefCell::new(vec![Queue { depth: 0, head: DiskSector(0) }; members + 1]),
+            queues: RefCell::new(vec![Queue { depth: 0, head: DiskSector(0) }; PLACES]),
             spare: RefCell::default(),
-            entries: RefCell::new(Entries::new(members)),
+            entries: RefCell::new(Entries::new()),
         }
     }
 
@@ -295,14 +299,16 @@ impl Operations {
         result: &Result<(), DiskError>,
         members: usize,
     ) -> bool {
-        let is_seat = member.index() >= members;
+        let log = log_at(member);
+        let is_seat = log.is_none() && member.index() >= members;
         let is_write = |call: &Call| matches!(call.purpose, Purpose::Writes);
         let mut has_written = false;
         self.end_one(task, |call| match result {
-            Ok(()) => has_written = is_write(call) && !is_seat,
+            Ok(()) => has_written = is_write(call) && !is_seat && log.is_none(),
             Err(DiskError::Unsupported { op }) if op.name == OpName::Zero => {
                 call.cannot_zero = call.cannot_zero.with(member);
             }
+            Err(_) if log.is_some() => call.failed_logs = call.failed_logs.union(log.into_iter().collect()),
             Err(_) if is_seat => {}
             Err(_) if is_write(call) && planted!(WriteErrorIgnored) => {}
             Err(error) => {

@@ -8,7 +8,8 @@
 //!
 //! Neither happens where the others can't do without the member: then its operations take as long as they take. The
 //! same where others hang, too, or are where the hung one is, so that the array would not survive giving up all of
-//! them: what stops more than one is hardly a member's fault.
+//! them: what stops more than one is hardly a member's fault. A log device is given up as a member is, as long as
+//! another one answers.
 //!
 //! What was given up keeps its memory until the device is done with it, so whoever goes on does so in other memory.
 //!
@@ -23,8 +24,9 @@ use super::operations::{Caller, Pending, Purpose};
 use super::parts::Parts;
 use super::sums::PageId;
 use crate::cache::TICK;
-use crate::disk::OpName;
+use crate::disk::{OpName, log_at};
 use crate::format::sums::PageNumber;
+use crate::format::superblock::LogSet;
 
 /// How long operations on members may take; none: as long as they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,6 +94,8 @@ impl Patience {
         operations.tick(roomless);
         let mut pending = std::mem::take(&mut self.pending);
         operations.pending(roomless, &mut pending);
+        self.give_up_hung_logs(parts, &pending);
+        pending.retain(|op| log_at(op.member).is_none());
         let late: MemberSet = pending.iter().map(|op| op.member).collect();
         self.stuck = self.stuck.minus(MemberSet::all(64).minus(late));
         self.give_up_hung(parts, &pending, kin);
@@ -121,9 +125,26 @@ impl Patience {
         let is_late = |age: u64| self.soon().is_some_and(|most| age >= most) && !planted!(StallUnseen);
         pending.clear();
         members.operations.pending(roomless, pending);
+        pending.retain(|op| log_at(op.member).is_none());
         let late = pending.iter().filter(|op| is_late(op.age) && !op.is_abandoned && !members.is_seat(op.member));
         let late: MemberSet = late.map(|op| op.member).collect();
         members.troubled.borrow_mut().set_stalled(late.minus(excused));
+    }
+
+    /// Gives up the log devices that have had something for too long, where others are left that don't stall.
+    fn give_up_hung_logs(&self, parts: &Parts, pending: &[Pending]) {
+        let members = &parts.members;
+        let of = |is: &dyn Fn(&Pending) -> bool| -> LogSet {
+            pending.iter().filter(|op| is(op) && !op.is_abandoned).filter_map(|op| log_at(op.member)).collect()
+        };
+        let (hung, stalled) = (of(&|op| self.is_hung(op)), of(&|op| self.is_stalled(op)));
+        if !members.logs().minus(stalled).is_empty() && !planted!(LogHungKept) {
+            members.fail_logs(hung);
+        }
+        let is_late = |op: &Pending| self.soon().is_some_and(|most| op.age >= most);
+        members.troubled.borrow_mut().set_stalled_logs(of(&is_late).minus(of(&is_late).minus(members.logs())));
+        let is_lost = |op: &&Pending| log_at(op.member).is_some_and(|log| !members.logs().contains(log));
+        pending.iter().filter(is_lost).filter(|op| !op.is_abandoned).for_each(|op| members.operations.give_up(op.id));
     }
 
     /// Gives up the members that have had something for too long, unless the array needs them.

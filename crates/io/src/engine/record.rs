@@ -17,7 +17,8 @@ use crate::buf::{Buf, Lease};
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, Seal};
 use crate::format::superblock::{
-    Blank, Consistency, Reshape, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
+    Blank, Consistency, LogDevices, LogSet, Reshape, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState,
+    Superblock, encode,
 };
 
 /// What is on record.
@@ -27,6 +28,8 @@ struct State {
     is_clean: bool,
     /// The members that the array does without.
     missing: MemberSet,
+    /// The log devices that lack something.
+    failed_logs: LogSet,
     /// The members that do not have all of their content yet.
     rebuilding: Vec<Rebuilding>,
     /// How scrubs are.
@@ -89,6 +92,13 @@ pub struct Record {
     scrub: ScrubHistory,
 }
 
+impl State {
+    /// Whether it does without the same as another.
+    fn has_failures_of(&self, other: &Self) -> bool {
+        self.missing == other.missing && self.failed_logs == other.failed_logs
+    }
+}
+
 impl Record {
     /// The record of an array from its members' superblocks in slot order, each as the member is now to say it: the
     /// same epoch and the same table in all. Slots without a superblock are missing.
@@ -109,6 +119,7 @@ impl Record {
         let durable = State {
             is_clean: any.is_clean,
             missing: recorded,
+            failed_logs: any.logs.as_ref().map(LogDevices::failed).unwrap_or_default(),
             rebuilding: rebuilding.collect(),
             scrub: any.scrub,
             blank: any.blank,
@@ -168,6 +179,16 @@ impl Record {
     /// Whether every member has all of its content, and that is on record.
     pub(crate) fn is_whole(&self) -> bool {
         self.lost().is_empty() && self.durable.rebuilding.is_empty()
+    }
+
+    /// The log devices that every record is to be on; none where the log is on the members.
+    pub(crate) fn logs(&self) -> LogSet {
+        self.any().logs.as_ref().map(LogDevices::all).unwrap_or_default().minus(self.wanted.failed_logs)
+    }
+
+    /// Notes log devices that lack something.
+    pub(crate) fn fail_logs(&mut self, logs: LogSet) {
+        self.wanted.failed_logs = self.wanted.failed_logs.union(logs);
     }
 
     /// Has it recorded that the members that are being rebuilt durably have what is before a stripe.
@@ -362,9 +383,9 @@ impl Record {
         self.writers > 0
     }
 
-    /// Whether every member that may have missed a write is on record as failed.
+    /// Whether every member that may have missed a write is on record as failed, and every log device.
     pub(super) fn has_failures_on_record(&self) -> bool {
-        !self.had_writer || self.durable.missing == self.wanted.missing
+        !self.had_writer || self.durable.has_failures_of(&self.wanted)
     }
 
     /// Asks that the members be marked clean; whether they are. Members that never were marked dirty stay untouched,
@@ -432,7 +453,7 @@ impl Record {
     /// Whether the members are durably marked dirty with every failure on record, and no round is under way that takes
     /// that back.
     fn is_marked(&self) -> bool {
-        let says = |state: &State| !state.is_clean && state.missing == self.wanted.missing;
+        let says = |state: &State| !state.is_clean && state.has_failures_of(&self.wanted);
         says(&self.durable) && self.round.as_ref().is_none_or(says)
     }
 
@@ -469,6 +490,7 @@ fn advance(superblock: &mut Superblock, state: &State) {
     superblock.revision = Revision(superblock.revision.0 + 1);
     (superblock.is_clean, superblock.scrub, superblock.blank) = (state.is_clean, state.scrub, state.blank);
     superblock.reshape = state.reshape;
+    superblock.logs.iter_mut().for_each(|logs| logs.fail(state.failed_logs, superblock.epoch));
     for (slot, record) in (0u8..).map(MemberIndex).zip(&mut superblock.slots) {
         let rebuilding = state.rebuilding.iter().find(|one| one.member == slot);
         let next = match rebuilding {

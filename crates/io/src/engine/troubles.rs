@@ -5,6 +5,8 @@
 
 use uraid_layout::{MemberIndex, MemberSet};
 
+use crate::format::superblock::LogSet;
+
 /// Members that need somebody's attention; one may need it for several reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Troubles {
@@ -17,6 +19,10 @@ pub struct Troubles {
     pub failing: MemberSet,
     /// Their failure was more than the level survives: the array is frozen.
     pub frozen_by: MemberSet,
+    /// The same of log devices: none is left.
+    pub frozen_by_logs: LogSet,
+    /// Log devices that have had something for longer than a read may take.
+    pub stalled_logs: LogSet,
     /// More are missing than the level survives, and the array is only read: it gives what can be had.
     pub is_partial: bool,
 }
@@ -30,6 +36,8 @@ pub(super) struct Troubled {
     failed: MemberSet,
     failed_before: MemberSet,
     frozen_by: MemberSet,
+    frozen_by_logs: LogSet,
+    stalled_logs: LogSet,
     is_partial: bool,
 }
 
@@ -53,6 +61,16 @@ impl Troubled {
         }
     }
 
+    /// The same of log devices.
+    pub(super) fn note_frozen_by_logs(&mut self, by: LogSet) {
+        self.frozen_by_logs = self.frozen_by_logs.union(by);
+    }
+
+    /// Notes which log devices keep somebody waiting, as of now.
+    pub(super) fn set_stalled_logs(&mut self, logs: LogSet) {
+        self.stalled_logs = logs;
+    }
+
     /// Forgets what failed before the last time.
     pub(super) fn forgive(&mut self) {
         self.failed_before = std::mem::take(&mut self.failed);
@@ -72,7 +90,7 @@ impl Troubled {
 
     /// Whether time must pass to find out that somebody has answered.
     pub(super) fn wants_ticks(&self) -> bool {
-        !self.stalled.is_empty()
+        !self.stalled.is_empty() || !self.stalled_logs.is_empty()
     }
 
     /// Notes who keeps somebody waiting, as of now.
@@ -89,6 +107,8 @@ impl Troubled {
             roomless,
             failing: there(self.failed.union(self.failed_before).union(kept)),
             frozen_by: self.frozen_by,
+            frozen_by_logs: self.frozen_by_logs,
+            stalled_logs: self.stalled_logs,
             is_partial: self.is_partial,
         }
     }

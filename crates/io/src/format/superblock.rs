@@ -9,19 +9,22 @@ mod areas;
 mod codec;
 mod content;
 mod copies;
+mod logs;
 mod reshape;
 mod scrub;
 mod settings;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use areas::TAIL_BYTES;
 pub use areas::{Area, Areas, MEMBER_MIN, SUMS_IN_SECTOR, SUPERBLOCK_BYTES, positions};
 pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
 pub use content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 pub use copies::newest;
 pub(crate) use copies::{erased, newest_beside};
+pub use logs::{LOGS_MAX, LogDevice, LogDevices, LogIndex, LogSet};
 pub use reshape::Reshape;
 pub use scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 pub use settings::{Allocation, Consistency, Integrity, NameError};
-pub(crate) use settings::{SECTOR_SIZES, check_name};
+pub(crate) use settings::{NAME_BYTES_MAX, SECTOR_SIZES, check_name};

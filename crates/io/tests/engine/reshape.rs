@@ -50,6 +50,9 @@ pub(crate) struct Power {
     pub(crate) last: Vec<std::ops::Range<u64>>,
     /// The most that was to be read and written at once.
     pub(crate) most: Bytes,
+    /// What is given to this place never ends, and does nothing.
+    pub(crate) hung: Option<MemberIndex>,
+    hanging: Vec<DiskOp>,
 }
 
 /// What sectors held, by sector.
@@ -78,6 +81,8 @@ impl Power {
             late: None,
             last: Vec::new(),
             most: Bytes(0),
+            hung: None,
+            hanging: Vec::new(),
         }
     }
 
@@ -120,6 +125,9 @@ impl Power {
 
 impl Disk for &mut Power {
     fn submit(&mut self, op: DiskOp) {
+        if self.hung == Some(op.member) {
+            return self.hanging.push(op);
+        }
         if self.left == 0 {
             self.lost += 1;
             return;
@@ -173,7 +181,7 @@ impl Disk for &mut Power {
     }
 
     fn in_flight(&self) -> usize {
-        self.untold.len() + self.lost
+        self.untold.len() + self.hanging.len() + self.lost
     }
 }
 

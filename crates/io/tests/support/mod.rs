@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
-use uraid_io::array::CreateOptions;
+use uraid_io::array::{CreateOptions, NewLogs};
 use uraid_io::format::UnixSeconds;
 use uraid_io::format::superblock::{Allocation, Integrity, Superblock};
 use uraid_io::member::{Access, Member};
@@ -24,6 +24,7 @@ pub(crate) fn options(level: Level) -> CreateOptions {
         force: false,
         consistency: None,
         log_size: None,
+        logs: NewLogs::default(),
         integrity: Integrity::None,
         created: UnixSeconds(1),
     }

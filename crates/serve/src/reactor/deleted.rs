@@ -56,7 +56,8 @@ pub(crate) async fn give_up<D: LiveDisk>(reactor: &Reactor<D>, members: &Members
 async fn look<D: LiveDisk>(reactor: &Reactor<D>) -> Option<Vec<Checked>> {
     let members = reactor.engine.borrow().disk().members().to_vec();
     let look = move || -> Vec<Checked> {
-        let slots = (0..).map(MemberIndex).zip(&members);
+        // Behind the slots are log devices.
+        let slots = (0..64).map(MemberIndex).zip(&members);
         let deleted = slots.filter_map(|(slot, member)| Some((slot, member.as_ref().filter(|it| it.is_deleted())?)));
         deleted.map(|(slot, member)| Checked::new(slot, member)).collect()
     };

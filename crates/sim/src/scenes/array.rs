@@ -61,6 +61,7 @@ impl Array {
             .map(|slot| SlotEntry { member: uuid(slot), state: SlotState::Active, since: Epoch(1) })
             .collect();
         let superblock = |slot: u8| Superblock {
+            logs: None,
             array: uuid(100),
             name: "scene".into(),
             created: UnixSeconds(0),

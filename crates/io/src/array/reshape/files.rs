@@ -68,9 +68,9 @@ pub fn open_for_reshape(paths: &[PathBuf], access: Access, allow_degraded: bool)
     if let Some((path, _)) = stranger.filter(|_| !allow_degraded) {
         return Err(ReshapeError::Stranger { path: path.clone() });
     }
-    let Named { members, unreadable } = named;
+    let Named { members, logs, unreadable } = named;
     let options = OpenOptions { access, allow_degraded: true, force: false };
-    let named = Named { members, unreadable };
+    let named = Named { members, logs, unreadable };
     let array = Array::of(named, options, MemberSet::EMPTY, &mut Patience::endless(), |members| {
         UringDisk::new(members.into_iter().map(|member| member.map(Arc::new)).collect(), DEFAULT_DEPTH)
     })?;

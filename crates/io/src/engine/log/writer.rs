@@ -163,11 +163,12 @@ impl Writer {
             self.berths.push(Berth { header: Buf::zeroed(BLOCK), tail: Buf::zeroed(BLOCK) });
         }
         let berth = &mut self.berths[berth];
-        if berth.header.len() < self.header.bytes() {
+        // A log device that hangs keeps what was written to it.
+        if berth.header.len() < self.header.bytes() || berth.header.is_lent() {
             berth.header = Buf::zeroed(Bytes(self.header.bytes() as u64));
         }
         self.header.encode(berth.header.as_mut());
-        if berth.tail.len() < tail {
+        if berth.tail.len() < tail || berth.tail.is_lent() {
             berth.tail = Buf::zeroed(Bytes(tail as u64));
         }
         let (sums, fill) = berth.tail.bytes_mut(0..tail).split_at_mut(self.sums.len());

@@ -72,6 +72,30 @@ impl Held {
         }
     }
 
+    /// Takes in what the places have that a member's log is in, which should be the same: of each record one, and which
+    /// of them some place lacks.
+    pub fn take_in(&mut self, places: &[Self]) -> Vec<LogSequence> {
+        let mut records: BTreeMap<LogSequence, Vec<(&Header, usize)>> = BTreeMap::new();
+        for header in places.iter().flat_map(|place| &place.records) {
+            let copies = records.entry(header.sequence).or_default();
+            match copies.iter_mut().find(|(copy, _)| *copy == header) {
+                Some((_, count)) => *count += 1,
+                None => copies.push((header, 1)),
+            }
+        }
+        let mut lacking = Vec::new();
+        for (header, count) in records.into_values().flatten() {
+            if count < places.len() {
+                lacking.push(header.sequence);
+            }
+            self.add(header.clone());
+        }
+        let trims = places.iter().filter_map(|place| place.trim);
+        self.trim =
+            if planted!(ReplaySmallestMark) { trims.chain(self.trim).min() } else { trims.chain(self.trim).max() };
+        lacking
+    }
+
     /// The records that are not known to be in place.
     pub fn records(&self) -> impl Iterator<Item = &Header> + Clone {
         self.records.iter().filter(|header| Some(header.sequence) > self.trim)

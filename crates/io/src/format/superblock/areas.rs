@@ -24,7 +24,7 @@ const HEAD_SLOTS: [Bytes; 2] = [Bytes(16 * KIB), Bytes(48 * KIB)];
 
 /// What is left free at the end, after the superblock's copy: a backup partition table that some tool writes there does
 /// not destroy it.
-const TAIL_BYTES: u64 = 64 * KIB;
+pub(crate) const TAIL_BYTES: u64 = 64 * KIB;
 
 const BITMAP_START: u64 = 64 * KIB;
 /// Where the map of blank regions begins in the bitmap's area: the write-intent bitmap is shorter.

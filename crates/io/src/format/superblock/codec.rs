@@ -5,6 +5,7 @@ use uuid::Uuid;
 
 use super::areas::{Area, Areas, SUPERBLOCK_BYTES};
 use super::content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
+use super::logs::{LOGS_MAX, LogDevice, LogDevices};
 use super::reshape::Reshape;
 use super::scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
@@ -27,14 +28,20 @@ mod feature {
     pub(super) const LOG_SUMS: u64 = 256;
     pub(super) const LOG_PAGES: u64 = 512;
     pub(super) const LOG_OPEN: u64 = 1024;
+    pub(super) const LOG_DEVICES: u64 = 2048;
     /// What a log takes.
     pub(super) const LOGGED: u64 = LOG | LOG_SUMS | LOG_PAGES | LOG_OPEN;
-    pub(super) const KNOWN: u64 = BITMAP | LOGGED | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE;
+    pub(super) const KNOWN: u64 =
+        BITMAP | LOGGED | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE | LOG_DEVICES;
 }
 
 const FLAG_CLEAN: u8 = 1;
 /// Of an array that is initialising, or of which regions are blank: zeros take no space.
 const FLAG_SPARSE: u8 = 2;
+
+/// Codes of states, of members and log devices.
+const ACTIVE: u8 = 1;
+const FAILED: u8 = 2;
 
 /// Of the scrubs: one is owed.
 const SCRUB_OWED: u8 = 1;
@@ -86,6 +93,10 @@ mod at {
     pub(super) const BEFORE: usize = 385;
     pub(super) const SAVE: usize = 392;
     pub(super) const JOURNAL: usize = 400;
+    pub(super) const LOG_SHARE: usize = 416;
+    pub(super) const LOG_COUNT: usize = 424;
+    pub(super) const LOG_TABLE: usize = 432;
+    pub(super) const LOG_ENTRY_BYTES: usize = 32;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -149,6 +160,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at::SAVE, &save.to_le_bytes());
         put(at::BEFORE, &[CONSISTENCIES.iter().position(|&one| one == before).expect("all have a code") as u8]);
     }
+    superblock.logs.iter().for_each(|logs| put_log_devices(logs, &mut put));
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
     put(at::REVISION, &superblock.revision.0.to_le_bytes());
     if let Some(ScrubRun { mode, position, found }) = superblock.scrub.run {
@@ -235,6 +247,7 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         epoch: Epoch(u64_at(bytes, at::EPOCH)),
         revision: Revision(u64_at(bytes, at::REVISION)),
         consistency: consistency(features)?,
+        logs: if features & feature::LOG_DEVICES == 0 { None } else { Some(log_devices(bytes)?) },
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
         journal: uuid_at(bytes, at::JOURNAL),
@@ -315,7 +328,8 @@ fn features(superblock: &Superblock) -> u64 {
     let sectors = if superblock.sector_size == SECTOR_SIZES[0] { 0 } else { feature::SECTORS };
     let blank = if superblock.blank.is_some() { feature::BLANK } else { 0 };
     let reshape = if superblock.reshape.is_some() { feature::RESHAPE } else { 0 };
-    consistency | integrity | initialising | sectors | blank | reshape | feature::BAD_BLOCKS
+    let logs = if superblock.logs.is_some() { feature::LOG_DEVICES } else { 0 };
+    consistency | integrity | initialising | sectors | blank | reshape | logs | feature::BAD_BLOCKS
 }
 
 fn flags(superblock: &Superblock) -> u8 {
@@ -351,8 +365,8 @@ fn consistency(features: u64) -> Result<Consistency, SuperblockError> {
 /// A state's code, and of a rebuild whether it is a whole one and how far it has come.
 fn state_fields(state: SlotState) -> (u8, bool, StripeId) {
     match state {
-        SlotState::Active => (1, false, StripeId(0)),
-        SlotState::Failed => (2, false, StripeId(0)),
+        SlotState::Active => (ACTIVE, false, StripeId(0)),
+        SlotState::Failed => (FAILED, false, StripeId(0)),
         SlotState::Rebuilding { upto, is_whole } => (3, is_whole, upto),
     }
 }
@@ -395,6 +409,38 @@ fn reshape(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Reshape, SuperblockError> {
     })
 }
 
+/// Puts the table of log devices.
+fn put_log_devices(LogDevices { share, devices }: &LogDevices, put: &mut impl FnMut(usize, &[u8])) {
+    put(at::LOG_SHARE, &share.0.to_le_bytes());
+    put(at::LOG_COUNT, &[u8::try_from(devices.len()).expect("there are at most four")]);
+    for (number, device) in devices.iter().enumerate() {
+        let start = at::LOG_TABLE + number * at::LOG_ENTRY_BYTES;
+        put(start, device.uuid.as_bytes());
+        put(start + at::STATE, &[if device.is_active { ACTIVE } else { FAILED }]);
+        put(start + at::SINCE, &device.since.0.to_le_bytes());
+    }
+}
+
+fn log_devices(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<LogDevices, SuperblockError> {
+    let wrong = SuperblockError::Field { field: "table of log devices" };
+    let count = usize::from(bytes[at::LOG_COUNT]);
+    if count > LOGS_MAX {
+        return Err(wrong);
+    }
+    let device = |number: usize| {
+        let start = at::LOG_TABLE + number * at::LOG_ENTRY_BYTES;
+        let is_active = match bytes[start + at::STATE] {
+            ACTIVE => true,
+            FAILED => false,
+            _ => return Err(wrong.clone()),
+        };
+        let (uuid, since) = (uuid_at(bytes, start), Epoch(u64_at(bytes, start + at::SINCE)));
+        Ok(LogDevice { uuid, is_active, since })
+    };
+    let devices = (0..count).map(device).collect::<Result<_, _>>()?;
+    Ok(LogDevices { share: Bytes(u64_at(bytes, at::LOG_SHARE)), devices })
+}
+
 fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotEntry>, SuperblockError> {
     if members > 64 {
         return Err(SuperblockError::Field { field: "number of members" });
@@ -403,8 +449,8 @@ fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotEnt
         let start = at::TABLE + slot * at::ENTRY_BYTES;
         let upto = StripeId(u64_at(bytes, start + at::UPTO));
         let state = match (bytes[start + at::STATE], bytes[start + at::WHOLE]) {
-            (1, 0) => SlotState::Active,
-            (2, 0) => SlotState::Failed,
+            (ACTIVE, 0) => SlotState::Active,
+            (FAILED, 0) => SlotState::Failed,
             (3, whole @ 0..=1) => SlotState::Rebuilding { upto, is_whole: whole == 1 },
             _ => return Err(SuperblockError::Field { field: "slot table's state" }),
         };

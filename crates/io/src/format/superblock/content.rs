@@ -5,6 +5,7 @@ use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Sectors, 
 use uuid::Uuid;
 
 use super::areas::{Area, Areas, positions};
+use super::logs::LogDevices;
 use super::reshape::Reshape;
 use super::scrub::{ScrubHistory, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
@@ -41,6 +42,8 @@ pub struct Superblock {
     pub areas: Areas,
     /// What keeps stripes consistent over an unclean stop.
     pub consistency: Consistency,
+    /// Where the log is if it is not on the members: the array's log devices.
+    pub logs: Option<LogDevices>,
     /// How content is checked.
     pub integrity: Integrity,
     /// Which run of the log counts: a record of the log belongs to the array's state when it carries this. No client
@@ -202,6 +205,7 @@ impl Superblock {
             slot: MemberIndex(u8::try_from(slot).expect("members are at most 64")),
             areas,
             consistency: Consistency::None,
+            logs: None,
             integrity: Integrity::None,
             generation: Uuid::nil(),
             journal: Uuid::nil(),
@@ -277,13 +281,19 @@ impl Superblock {
         }
     }
 
+    /// Where this member's log is: on the member itself, or, where the array has log devices, on each of them.
+    #[must_use]
+    pub fn log_area(&self) -> Area {
+        self.logs.as_ref().map_or(self.areas.log, |logs| logs.area(self.slot))
+    }
+
     /// Where the log's ring is: in all of its area, or in the first half where the rest is for something else, the
     /// journal of pages or what a reshape saves.
     #[must_use]
     pub fn ring(&self) -> Area {
-        let Area { offset, size } = self.areas.log;
+        let area = self.log_area();
         let is_shared = self.reshape.is_some() || self.journal_area().is_some();
-        if is_shared { Area { offset, size: half(size) } } else { self.areas.log }
+        if is_shared { Area { size: half(area.size), ..area } } else { area }
     }
 
     /// Where this member's part of the journal of pages is, of an array that has parity and a log: in the second half
@@ -295,7 +305,7 @@ impl Superblock {
             Level::Rm2 { height, .. } => u64::from(height),
             Level::Raid0 | Level::Raid1 | Level::Raid10 { .. } => return None,
         };
-        let Area { offset, size } = self.areas.log;
+        let Area { offset, size } = self.log_area();
         let enough = Areas::log_min(Bytes(self.spec.chunk.0 * rows)).max(JOURNAL_BYTES_MIN);
         let has_room = self.consistency == Consistency::Log && half(size) >= enough;
         let area = Area { offset: Bytes(offset.0 + half(size).0), size: Bytes(size.0 - half(size).0) };
@@ -335,6 +345,9 @@ impl Superblock {
         require(self.reshape.is_none_or(|reshape| reshape.is_sound(self.spec)), "reshape")?;
         require(self.slot.0 < self.slot_count(), "slot")?;
         require(self.areas.are_sound(self.used()), "area table")?;
+        require(self.logs.as_ref().is_none_or(|logs| logs.is_sound(self.epoch)), "table of log devices")?;
+        let has_place = self.logs.is_none() || self.consistency == Consistency::Log && self.reshape.is_none();
+        require(has_place, "log devices without a log, or in a reshape")?;
         let is_checkable = self.integrity == Integrity::None || self.consistency == Consistency::Log;
         require(is_checkable, "integrity without a log")?;
         let needed = Regions::new(&geometry).bitmap_bytes();

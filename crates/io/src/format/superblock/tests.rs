@@ -17,6 +17,7 @@ pub(crate) fn sample() -> Superblock {
     let areas = Areas::new(Bytes(16 * MIB), Bytes(MIB / 2), Integrity::None).unwrap();
     let entry = |byte, state, since| SlotEntry { member: uuid(byte), state, since: Epoch(since) };
     Superblock {
+        logs: None,
         array: uuid(0xa0),
         name: "tank".into(),
         created: UnixSeconds(0x6543_2100),
@@ -343,8 +344,8 @@ fn what_is_wrong_is_told_apart() {
         Err(SuperblockError::BadChecksum { .. })
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
-    assert_eq!(changed(16, &[0, 8]), Err(SuperblockError::UnknownFeatures { flags: 0x800 }));
-    assert_eq!(changed(16, &[34, 15]), Err(SuperblockError::UnknownFeatures { flags: 0x800 }));
+    assert_eq!(changed(16, &[0, 16]), Err(SuperblockError::UnknownFeatures { flags: 0x1000 }));
+    assert_eq!(changed(16, &[34, 23]), Err(SuperblockError::UnknownFeatures { flags: 0x1000 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [

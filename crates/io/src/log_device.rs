@@ -1,0 +1,45 @@
+//! The header on an open log device: writing its copies, and finding one. Everything here blocks; the bytes are
+//! [`format::log_device`](crate::format::log_device)'s.
+
+use uraid_layout::Bytes;
+
+use crate::buf::Buf;
+use crate::error::Error;
+use crate::format::log_device::{HEADER_BYTES, LogHeader, LogHeaderError};
+use crate::format::superblock::positions;
+use crate::member::{Member, MemberError};
+
+/// Writes a device's header to all of its places, durably; blocks.
+///
+/// # Errors
+/// When the device fails.
+///
+/// # Panics
+/// When the header is of a larger device, or this one is open for reading only.
+pub fn store(device: &Member, header: &LogHeader) -> Result<(), Error> {
+    let mut buf = Buf::zeroed(Bytes(HEADER_BYTES as u64));
+    buf.as_mut().copy_from_slice(&header.encode());
+    for position in header.positions().expect("a log device has room for its header") {
+        device.write_at(position, &buf)?;
+    }
+    Ok(device.sync()?)
+}
+
+/// Reads a device's header; blocks. All copies say the same, so one is enough.
+///
+/// # Errors
+/// When there is none, or none can be read.
+pub fn load(device: &Member) -> Result<LogHeader, Error> {
+    let wrong = |source| Error::LogHeader { path: device.path().into(), source };
+    let Some(positions) = positions(device.size()) else { return Err(wrong(LogHeaderError::NoMagic)) };
+    let read = |position| Ok(LogHeader::decode(&device.peek(position, Bytes(HEADER_BYTES as u64))?));
+    let (copies, unreadable): (Vec<_>, Vec<Result<_, MemberError>>) =
+        positions.map(read).into_iter().partition(Result::is_ok);
+    match LogHeader::any(copies.into_iter().flatten()) {
+        Err(LogHeaderError::NoMagic | LogHeaderError::Damaged) if !unreadable.is_empty() => {
+            let first = unreadable.into_iter().find_map(Result::err).expect("one could not be read");
+            Err(first.into())
+        }
+        header => header.map_err(wrong),
+    }
+}
