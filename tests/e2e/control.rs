@@ -96,7 +96,8 @@ fn status_is_what_the_array_is_and_has_done() {
             serde_json::json!({
                 "state": "whole", "survives": 2, "survives_elsewhere": 2, "missing": [], "rebuilding": [],
                 "troubles": [], "held_up": [], "unwritten": null, "lost": null, "lacking": [], "salvage": null,
-                "scrub_owed": false
+                "scrub_owed": false,
+                "log_devices_failed": [], "log_devices_stalled": [], "log_devices_left": null
             })
         );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
@@ -137,7 +138,8 @@ fn degraded_arrays_say_what_they_survive() {
         let health = serde_json::json!({
             "state": "degraded", "survives": survives, "survives_elsewhere": survives, "missing": absent,
             "rebuilding": [], "troubles": [], "held_up": [], "unwritten": null, "lost": null, "lacking": [],
-            "salvage": null, "scrub_owed": false
+            "salvage": null, "scrub_owed": false,
+            "log_devices_failed": [], "log_devices_stalled": [], "log_devices_left": null
         });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {

@@ -20,6 +20,7 @@ mod integrity;
 mod kills;
 mod lifecycle;
 mod limits;
+mod log_devices;
 mod lost;
 mod mail;
 mod map;

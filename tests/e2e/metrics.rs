@@ -366,11 +366,17 @@ fn what_can_not_be_listened_on_is_refused() {
 /// What is written about metrics names those that there are, no others, and leaves none out.
 #[test]
 fn documents_name_what_is_exported() {
-    let array = Array::create(&shape::raid5_of_3());
-    let watched = Watched::start(&array, &[]);
+    let array = Array::planned(&shape::raid5_of_3());
+    let log = array.path("log");
+    let options = ["--single-log-device", "--log-device", log.to_str().unwrap()];
+    let _ = array.run_create(shape::MEMBER_BYTES, &options).success();
+    let watched = Watched::start_members(&array, &[array.members(), &[log]].concat(), &[]);
     let mut client: Client = watched.server.connect();
     client.write(0, &[1; 4096]);
+    client.flush();
     let page = watched.page();
+    assert!(page.value("uraid_log_device_records_total", &[("log_device", "0")]) > 0.0);
+    assert!((page.value("uraid_log_device_present", &[("log_device", "0")]) - 1.0).abs() < f64::EPSILON);
     client.disconnect();
     let _ = watched.server.stop();
     let described: BTreeSet<(String, String)> = document("metrics.md")

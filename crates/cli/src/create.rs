@@ -73,7 +73,7 @@ pub(crate) struct LogArgs {
     /// For arrays of disks with a pair of SSDs: writes that are flushed are durable as soon as all log devices have
     /// them. A file that does not exist is created. The array goes on as long as one of its log devices works; what was
     /// written last is lost with the last one, so take at least two, on different disks. At most four.
-    #[arg(long = "log-device", value_name = "PATH")]
+    #[arg(long = "log-device", value_name = "PATH", group = "setting")]
     pub(crate) paths: Vec<PathBuf>,
     /// Accept a single log device
     ///

@@ -451,6 +451,9 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
         [] => print(format_args!("  degraded: rebuilding slots {}, survives {failures}", list(rebuilding)))?,
         missing => print(format_args!("  missing here: slots {}", list(missing)))?,
     }
+    if let Some(what) = logs::health(&report.log_devices) {
+        print(format_args!("  {what}"))?;
+    }
     if let Some(lost) = &report.lost {
         show_lost(lost, missing)?;
     }

@@ -9,8 +9,8 @@ use uraid_serve::clock::now;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
-    BadBlocks, Fill, HealthState, Latency, Member, MemberState, Replace, Request, Reshape, Scrub, ScrubMode, Spare,
-    Status, Trouble,
+    BadBlocks, Fill, HealthState, Latency, LogDevice, LogDeviceState, Member, MemberState, Replace, Request, Reshape,
+    Scrub, ScrubMode, Spare, Status, Trouble,
 };
 use uraid_serve::sweeps::{Sweep, Work};
 use uraid_serve::text::{duration, list, size, visible};
@@ -88,6 +88,9 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     for Member { slot, bad_blocks, .. } in &status.members {
         text += &counted(*bad_blocks).map_or_else(String::new, |blocks| format!("lacking  member {slot}: {blocks}\n"));
     }
+    for device in &status.log_devices {
+        text += &log_line(device);
+    }
     for Spare { path, problem } in &status.spares {
         let path = visible(path);
         text += &match problem {
@@ -127,6 +130,20 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         text += &format!("\nscrubbed {} ago", duration(now.0.saturating_sub(finished)));
     }
     text
+}
+
+/// `log 0    /dev/nvme0n1p3, active, 12 MiB in 40 records, 0.05 / 0.13 ms`.
+fn log_line(device: &LogDevice) -> String {
+    let LogDevice { number, uuid, path, state, stalled, records, written_bytes, errors, write_latency } = device;
+    let path = path.as_ref().map_or_else(|| uuid.to_string(), |path| visible(path));
+    let state = match state {
+        LogDeviceState::Failed => "FAILED",
+        LogDeviceState::Active if *stalled => "STALLED",
+        LogDeviceState::Active => "active",
+    };
+    let errors = if *errors == 0 { String::new() } else { format!(", {errors} errors") };
+    let took = latency(write_latency, None);
+    format!("log {number}    {path}, {state}, {} in {records} records, {took} ms{errors}\n", size(*written_bytes))
 }
 
 /// `3 bad blocks, 2 absent and 1 unread`; `None` if there are none. A block can be both.

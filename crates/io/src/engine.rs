@@ -606,7 +606,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// What is wrong with members that are there.
     pub fn troubles(&self) -> Troubles {
         let Parts { members, repairs, .. } = &self.core.sides.below;
-        members.troubled.borrow().among(members.present(), self.disk.roomless(), repairs.leniency.kept())
+        members.troubles(self.disk.roomless(), repairs.leniency.kept())
     }
 
     /// One member's log and journal of pages; none without a log, or where it was missing from the start.

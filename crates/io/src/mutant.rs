@@ -36,6 +36,7 @@ macro_rules! mutants {
 }
 
 mutants! {
+    JoinerUntold: "the journal of a member that joins is not told what is not to be done again",
     LogCopyUnmended: "a record that one log device lacks is not written there at the next start",
     FailedLogRead: "what a log device has is read that is on record as failed",
     LogFailureIgnored: "a log device that failed a record counts as if it had it",

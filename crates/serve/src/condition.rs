@@ -13,6 +13,7 @@ use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 use crate::description::Description;
 use crate::health::bytes;
 use crate::lacking::{Lacking, LostContent};
+use crate::log_devices;
 use crate::protocol::{self, Ailing, Health, HealthState, HeldUp, Named, Trouble, Unreadable};
 use crate::sweeps::Work;
 use crate::text::{list, size};
@@ -99,7 +100,8 @@ impl Condition {
 
     /// Whether redundancy is incomplete anywhere, or may be.
     pub(crate) fn is_degraded(&self) -> bool {
-        !self.lost().is_empty() || !self.lacking.set().is_empty() || self.is_scrub_owed
+        let is_lacking = !self.lost().is_empty() || !self.lacking.set().is_empty();
+        is_lacking || self.is_scrub_owed || !self.troubles.failed_logs.is_empty()
     }
 
     /// Whether more members are gone than the level survives, and the rest is read.
@@ -109,13 +111,13 @@ impl Condition {
 
     /// The array's worst condition.
     pub(crate) fn state(&self) -> HealthState {
-        let Troubles { stalled, roomless, failing, is_partial, .. } = self.troubles;
+        let Troubles { stalled, roomless, failing, is_partial, stalled_logs, .. } = self.troubles;
         match () {
             () if self.is_frozen => HealthState::Frozen,
             () if is_partial || self.last_resort != LastResort::default() => HealthState::Salvage,
             () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
             () if self.unwritten.is_some() || self.lacking.lost.is_some() => HealthState::Failing,
-            () if !stalled.union(roomless).is_empty() => HealthState::Stalled,
+            () if !stalled.union(roomless).is_empty() || !stalled_logs.is_empty() => HealthState::Stalled,
             () if self.is_degraded() => HealthState::Degraded,
             () => HealthState::Whole,
         }
@@ -195,7 +197,7 @@ impl Condition {
         let survives = |without: MemberSet| {
             if state >= HealthState::Failing { 0 } else { description.survives(without) }
         };
-        Health {
+        let mut health = Health {
             state,
             // As if all bad blocks were in the same parity stripe.
             survives: if self.is_scrub_owed { 0 } else { survives(self.lost().union(self.lacking.set())) },
@@ -209,7 +211,10 @@ impl Condition {
             lacking: self.lacking.members().map(lacking).collect(),
             scrub_owed: self.is_scrub_owed,
             salvage: description.salvage.clone(),
-        }
+            ..Health::default()
+        };
+        log_devices::add_to(&mut health, (self.troubles.failed_logs, self.troubles.stalled_logs), &description.logs);
+        health
     }
 
     /// The members that keep somebody waiting.

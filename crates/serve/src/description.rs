@@ -11,6 +11,7 @@ use uraid_io::format::UnixSeconds;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
+use crate::log_devices::{self, Known};
 use crate::names::level_name;
 use crate::protocol::{OutOfDate, Salvage};
 use crate::spare::Spare;
@@ -38,6 +39,8 @@ pub(crate) struct Description {
     pub(crate) connection_threads: u8,
     /// By slot.
     pub(crate) members: RefCell<Vec<Member>>,
+    /// By number.
+    pub(crate) logs: Vec<Known>,
     /// In the order in which they are used.
     pub(crate) spares: RefCell<Vec<Spare>>,
 }
@@ -85,6 +88,7 @@ impl Description {
             salvage: salvage(array),
             connection_threads,
             members: RefCell::new(members.collect()),
+            logs: log_devices::known(array),
             spares: RefCell::new(spares),
         }
     }

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::condition::Condition;
 use crate::description::{Description, Member};
 use crate::health::words;
+use crate::log_devices::Known;
 use crate::protocol::HealthState;
 use crate::systemd::Notifier;
 use crate::text::list;
@@ -61,6 +62,7 @@ impl Watcher {
         watcher.tell(Event::Started);
         // Members that failed while nobody watched are reported, too.
         now.missing.iter().for_each(|member| watcher.tell(Event::MemberMissing(member)));
+        now.troubles.failed_logs.iter().for_each(|log| watcher.tell(Event::LogDeviceFailed(log)));
         if now.state() == HealthState::Salvage {
             watcher.tell(Event::Salvage);
         } else if now.is_degraded() {
@@ -94,7 +96,7 @@ impl Watcher {
     /// Whether an event is news, and not a member that stalls again or the end of that.
     fn is_news(&self, event: Event, last: Condition) -> bool {
         match event {
-            Event::MemberStalled(_) | Event::MemberNoRoom(_) | Event::Stalled => {
+            Event::MemberStalled(_) | Event::MemberNoRoom(_) | Event::LogDeviceStalled(_) | Event::Stalled => {
                 let mut stalls = self.stalls.borrow_mut();
                 stalls.retain(|(_, told)| told.elapsed() < STALL_QUIET);
                 let is_news = stalls.iter().all(|(other, _)| *other != event);
@@ -134,6 +136,7 @@ impl Watcher {
                 format!("{array} is {}", words(&now.health(&self.description, &[])))
             }
             [] if !rebuilding.is_empty() => format!("{array} is being rebuilt: member {}", list(&rebuilding)),
+            [] if now.is_degraded() => format!("{array} is {}", words(&now.health(&self.description, &[]))),
             [] => format!("{array} is whole"),
             missing => format!("{array} is degraded: without member {}", list(missing)),
         });
@@ -142,7 +145,10 @@ impl Watcher {
     /// Logs an event and passes it on.
     pub(crate) fn tell(&self, event: Event) {
         let array = self.description.title();
-        let members: Vec<String> = event.members().iter().map(|member| self.description.member(member)).collect();
+        let members = event.members();
+        let members = members.iter().map(|member| self.description.member(member));
+        let log = event.log_device().and_then(|log| self.description.logs.get(usize::from(log.0)));
+        let members: Vec<String> = members.chain(log.map(Known::name)).collect();
         let health = words(&self.last.get().health(&self.description, &[]));
         event.log(&array, &members, &health);
         if let Some(hook) = &*self.hook.borrow() {
@@ -177,6 +183,7 @@ mod tests {
             salvage: None,
             connection_threads: 0,
             members: RefCell::new((0..3).map(member).collect()),
+            logs: Vec::new(),
             spares: RefCell::default(),
         };
         Watcher::new(Rc::new(description), Condition::default(), None, Rc::new(Notifier::from_env()))

@@ -2,6 +2,7 @@
 //! service manager say the same.
 
 pub use crate::lacking::RANGES_TOLD;
+use crate::log_devices;
 use crate::protocol::{
     Ailing, Health, HealthState, HeldUp, Lacking, LostContent, Named, OutOfDate, Salvage, Trouble, Unreadable,
     Unwritten,
@@ -29,6 +30,11 @@ pub fn words(health: &Health) -> String {
         }
         HealthState::Frozen => {
             let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();
+            if health.log_devices_left == Some(0) && members.is_empty() {
+                let what = "frozen: no log device is left that takes writes, so requests fail; stop the server and \
+                    check the log devices: the last one to fail has what was acknowledged";
+                return [vec![what.to_owned()], degraded, causes].concat().join("; ");
+            }
             let by = match members.as_slice() {
                 [] => "frozen: more members failed".to_owned(),
                 [one] => format!("frozen by member {one}: more failed"),
@@ -99,7 +105,7 @@ fn degraded(health: &Health) -> Vec<String> {
         [slot] => Some(format!("member {slot} is being rebuilt")),
         slots => Some(format!("members {} are being rebuilt", list(slots))),
     };
-    let parts: Vec<String> = missing.into_iter().chain(rebuilding).collect();
+    let parts: Vec<String> = missing.into_iter().chain(rebuilding).chain(log_devices::degraded(health)).collect();
     if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] }
 }
 
@@ -146,6 +152,7 @@ fn causes(health: &Health) -> Vec<String> {
             longest(health, Trouble::Stalled, "for up to ")
         )),
     }
+    causes.extend(log_devices::stalled(health));
     let is_frozen = health.state == HealthState::Frozen;
     let is_written = !is_frozen && health.state != HealthState::Salvage;
     causes.extend(health.lost.as_ref().map(|lost| self::lost(lost, is_written)));

@@ -18,6 +18,8 @@ mod events;
 mod export_size;
 pub mod health;
 mod lacking;
+mod log_devices;
+mod log_report;
 pub mod logging;
 mod meter;
 mod metrics;

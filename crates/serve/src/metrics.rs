@@ -20,8 +20,9 @@ use uraid_layout::{MemberIndex, Sectors};
 
 use crate::description::Description;
 use crate::disk::LiveDisk;
+use crate::log_report;
 use crate::meter::RequestKind;
-use crate::protocol::{HealthState, Trouble};
+use crate::protocol::{HealthState, LogDevice, LogDeviceState, Trouble};
 use crate::reactor::Reactor;
 use crate::reactor::snapshot::{CacheUse, Snapshot};
 use crate::sweeps::{Sweep, Work};
@@ -76,6 +77,7 @@ pub(crate) fn page(snapshot: &Snapshot, description: &Description) -> String {
     operations(&mut text, &snapshot.counters);
     latencies(&mut text, snapshot);
     logs(&mut text, &snapshot.logs);
+    log_devices(&mut text, snapshot, description);
     sweeps(&mut text, snapshot);
     rebuilds(&mut text, snapshot);
     stuck(&mut text, snapshot, description);
@@ -286,6 +288,41 @@ fn logs(text: &mut Text, logs: &[Option<Fill>]) {
                 family.sample(&[("member", slot)], value(log));
             }
         }
+    }
+}
+
+fn log_devices(text: &mut Text, snapshot: &Snapshot, description: &Description) {
+    let devices = log_report::reports(&description.logs, snapshot);
+    if devices.is_empty() {
+        return;
+    }
+    let mut infos = text.gauge("uraid_log_device_info", "Always 1; the labels are a log device's UUID and path.");
+    for device in &devices {
+        let (number, uuid) = (device.number.to_string(), device.uuid.to_string());
+        let path = device.path.clone().unwrap_or_default();
+        infos.sample(&[("log_device", &number), ("uuid", &uuid), ("path", &path)], 1);
+    }
+    type Value = fn(&LogDevice) -> u64;
+    let gauges: [(&str, &str, Value); 2] = [
+        ("uraid_log_device_present", "1 if the log device has every record, 0 if it failed or was missing.", |log| {
+            u64::from(log.state == LogDeviceState::Active)
+        }),
+        ("uraid_log_device_stalled", "1 if the log device does not answer, and writes wait for it.", |log| {
+            u64::from(log.stalled)
+        }),
+    ];
+    let counters: [(&str, &str, Value); 3] = [
+        ("uraid_log_device_records_total", "Records written to the log device.", |log| log.records),
+        ("uraid_log_device_bytes_total", "Bytes of the records written to the log device.", |log| log.written_bytes),
+        ("uraid_log_device_errors_total", "Operations that the log device failed.", |log| log.errors),
+    ];
+    for (name, help, value) in gauges {
+        let mut family = text.gauge(name, help);
+        devices.iter().for_each(|log| family.sample(&[("log_device", &log.number.to_string())], value(log)));
+    }
+    for (name, help, value) in counters {
+        let mut family = text.counter(name, help);
+        devices.iter().for_each(|log| family.sample(&[("log_device", &log.number.to_string())], value(log)));
     }
 }
 

@@ -5,16 +5,18 @@
 //! server does not know is an error.
 #![expect(missing_docs, reason = "docs/control-protocol.md describes what does not say itself")]
 
+mod devices;
+
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uraid_io::format::badblocks::{self, Lack};
-use uraid_io::histogram::Histogram;
 use uraid_layout::{Lba, Sectors};
 use uuid::Uuid;
+
+pub use devices::{Latency, LogDevice, LogDeviceState, NamedLog};
 
 use crate::shape::WantedShape;
 use crate::sweeps::{Sweep, Work};
@@ -197,6 +199,9 @@ pub struct Status {
     pub health: Health,
     pub requests: Traffic,
     pub members: Vec<Member>,
+    /// Empty if the members keep the log.
+    #[serde(default)]
+    pub log_devices: Vec<LogDevice>,
     /// In the order in which they are used.
     pub spares: Vec<Spare>,
     #[serde(default)]
@@ -381,6 +386,15 @@ pub struct Health {
     /// Members may not agree where nobody has written, until a scrub that repairs is complete.
     #[serde(default)]
     pub scrub_owed: bool,
+    /// Log devices that failed, or were missing.
+    #[serde(default)]
+    pub log_devices_failed: Vec<NamedLog>,
+    /// Log devices that do not answer, so that writes wait.
+    #[serde(default)]
+    pub log_devices_stalled: Vec<NamedLog>,
+    /// How many log devices work; `None` if the members keep the log.
+    #[serde(default)]
+    pub log_devices_left: Option<usize>,
     /// The array is served read-only, to save what is left of it.
     #[serde(default)]
     pub salvage: Option<Salvage>,
@@ -594,19 +608,6 @@ pub struct Member {
     pub write_latency: Latency,
 }
 
-/// Latency of a member's operations, in microseconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latency {
-    /// `None` without operations.
-    pub mean_us: Option<u64>,
-    /// Upper bound for 99 of 100 operations, to the precision of the buckets.
-    pub p99_us: Option<u64>,
-    /// Sum over all operations.
-    pub sum_us: u64,
-    /// Number of operations by latency. The bounds are powers of two from 16 us on; the last bucket has no bound.
-    pub buckets: Vec<u64>,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemberState {
@@ -652,26 +653,6 @@ impl BadBlocks {
     pub fn of(list: &badblocks::BadBlocks) -> Self {
         let [absent, unread] = [Lack::Absent, Lack::Unread].map(|lack| list.count(lack) as u64);
         Self { blocks: list.len() as u64, absent, unread }
-    }
-}
-
-impl Latency {
-    /// Summarises a histogram.
-    #[must_use]
-    pub fn of(histogram: &Histogram) -> Self {
-        let us = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        Self {
-            mean_us: histogram.mean().map(us),
-            p99_us: histogram.quantile(990).map(us),
-            sum_us: us(histogram.sum()),
-            buckets: histogram.buckets().to_vec(),
-        }
-    }
-
-    /// The histogram, if the server sent one of this version.
-    pub fn histogram(&self) -> Option<Histogram> {
-        let buckets = self.buckets.as_slice().try_into().ok()?;
-        Some(Histogram::of_buckets(buckets, Duration::from_micros(self.sum_us)))
     }
 }
 

@@ -6,11 +6,12 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use uraid_io::array::{Candidate, Look, Patience, Wanted, judge, look};
+use uraid_io::array::{Candidate, Ignored, Look, Patience, Wanted, judge, look};
 use uraid_io::cache::TICK;
 use uraid_io::format::superblock::Superblock;
 use uraid_serve::systemd::Notifier;
 use uraid_serve::text::list;
+use uuid::Uuid;
 
 /// How long to wait for missing members before logging it.
 const SAID_AFTER: Duration = Duration::from_secs(2);
@@ -62,12 +63,23 @@ pub(super) fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String>
     let Superblock { slots, name, array, .. } = &verdict.superblock;
     let awaited: Vec<_> = verdict.missing().iter().filter(|slot| slots[slot.index()].state.is_written()).collect();
     if awaited.is_empty() {
-        return None;
+        return lacking_log(looks, &verdict.superblock);
     }
     let (noun, verb) = if awaited.len() == 1 { ("member", "is") } else { ("members", "are") };
     let mut text = format!("{noun} {} of ", list(&awaited));
     let _ = if name.is_empty() { write!(text, "{array} {verb}") } else { write!(text, "{name} {verb}") };
     Some(text)
+}
+
+/// The log devices among them that the array had at its last use, with the verb. `None` if none is missing.
+fn lacking_log(looks: &[Look], truth: &Superblock) -> Option<String> {
+    let is_there = |uuid: Uuid| {
+        looks.iter().any(|look| matches!(&look.found, Err(Ignored::LogDevice { header, .. }) if header.uuid == uuid))
+    };
+    let active = truth.logs.iter().flat_map(|logs| &logs.devices).filter(|device| device.is_active);
+    let awaited: Vec<_> = active.filter(|device| !is_there(device.uuid)).map(|device| device.uuid).collect();
+    let (noun, verb) = if awaited.len() == 1 { ("log device", "is") } else { ("log devices", "are") };
+    (!awaited.is_empty()).then(|| format!("{noun} {} {verb}", list(&awaited)))
 }
 
 /// Whether the array has every member that it has a slot for.

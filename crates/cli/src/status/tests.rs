@@ -59,6 +59,7 @@ fn status() -> Status {
         health: health(HealthState::Whole, 1),
         requests: Traffic { reads: 3, read_bytes: 4 << 20, writes: 4, written_bytes: 2 << 20, flushes: 7 },
         members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
+        log_devices: Vec::new(),
         spares: Vec::new(),
         limits: Limits::default(),
         cache_mode: "writeback".into(),

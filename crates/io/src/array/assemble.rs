@@ -19,11 +19,11 @@ use super::pages::Pages;
 use super::redo;
 use crate::Error;
 use crate::buf::Buf;
-use crate::disk::{Completion, Disk, DiskOp, OpKind};
+use crate::disk::{Completion, Disk, DiskOp, OpKind, log_place};
 use crate::engine::{Engine, EngineError, Record};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
-use crate::format::superblock::{Consistency, LogSet, SUPERBLOCK_BYTES, Superblock, encode};
+use crate::format::superblock::{Consistency, LogDevices, LogSet, SUPERBLOCK_BYTES, Superblock, encode};
 use crate::member::Access;
 
 /// An array whose members may be used.
@@ -328,7 +328,8 @@ pub(super) fn catch_up(
             attempt(disk, accepted.minus(losses.members()).iter().map(flush), losses)?;
         }
     }
-    Ok(())
+    let logs = verdict.superblock.logs.as_ref().map(LogDevices::active).unwrap_or_default();
+    attempt(disk, logs.minus(losses.lost_logs()).iter().map(log_place).map(flush), losses)
 }
 
 /// Writes what is to be on record. A member that fails that is given up, and on record as failed unless it `is_kept`.

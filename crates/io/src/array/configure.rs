@@ -4,6 +4,8 @@
 //! opening brings those up that it did not reach, so the change is made on all members or on none. An array that is
 //! clean needs nothing of what the former setting kept.
 
+use std::path::PathBuf;
+
 use thiserror::Error;
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet};
 
@@ -12,18 +14,23 @@ use super::bitmap::read_bitmap;
 use super::blocking::store_all;
 use super::create::stripe_on_member;
 use super::error::are;
+use super::new_logs::{FoundLogs, NewLogError, NewLogs, Shares};
 use crate::Error;
 use crate::disk::Disk;
 use crate::engine::Record;
 use crate::format::Epoch;
-use crate::format::superblock::{Areas, Consistency, NameError, Revision, Superblock, SuperblockError, check_name};
-use crate::member::Access;
+use crate::format::superblock::{
+    Areas, Consistency, LogDevices, NameError, Revision, Superblock, SuperblockError, check_name,
+};
+use crate::member::{Access, FileId};
 
 /// What is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// How the array is kept consistent.
     Consistency(Consistency),
+    /// The devices that its log is on, which were made for the next round; none: the log is on its members.
+    Logs(Option<LogDevices>),
     /// Its name.
     Name(String),
 }
@@ -60,6 +67,14 @@ pub enum ConfigureError {
         /// The level.
         level: Level,
     },
+    /// Its log is on devices of its own.
+    #[error(
+        "the log of this array is on log devices: take them out first, with `uraid configure --no-log-devices MEMBERS`"
+    )]
+    LogDevices,
+    /// Log devices can't be made.
+    #[error(transparent)]
+    NewLog(#[from] NewLogError),
     /// No array can have the name.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -98,25 +113,18 @@ pub enum ConfigureError {
 /// When the array is open for reading only.
 pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<Assembled<D>, ConfigureError> {
     assert_eq!(assembled.access, Access::ReadWrite, "configuring writes superblocks");
-    let Assembled { geometry, record, mut disk, .. } = assembled;
-    let level = geometry.spec().level;
     if let Setting::Name(name) = setting {
         check_name(name)?;
     }
-    if record.any().reshape.is_some() {
-        return Err(ConfigureError::Reshaping);
-    }
-    if !record.lost().is_empty() {
-        return Err(ConfigureError::NotWhole { missing: record.lost() });
-    }
-    if !record.is_clean() {
-        return Err(ConfigureError::Dirty);
-    }
+    check_settled(&assembled)?;
+    let Assembled { geometry, record, mut disk, .. } = assembled;
+    let level = geometry.spec().level;
     if let &Setting::Consistency(consistency) = setting
         && !consistency.suits(level)
     {
         return Err(ConfigureError::Unsuited { level });
     }
+    check_logs(record.any(), setting)?;
     let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
     let needed = Areas::log_min(stripe_on_member(&geometry));
     for superblock in &mut superblocks {
@@ -125,6 +133,10 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
             Setting::Consistency(Consistency::Log) if size < needed => {
                 return Err(ConfigureError::LogTooSmall { member, size, needed });
             }
+            Setting::Logs(None) if superblock.consistency == Consistency::Log && size < needed => {
+                return Err(ConfigureError::LogTooSmall { member, size, needed });
+            }
+            Setting::Logs(logs) => superblock.logs.clone_from(logs),
             Setting::Consistency(consistency) => superblock.consistency = *consistency,
             Setting::Name(name) => superblock.name.clone_from(name),
         }
@@ -139,4 +151,53 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
     let record = Record::new(superblocks);
     Ok(Assembled { geometry, record, disk, bitmap, ..assembled })
+}
+
+/// Whether settings of an array can be changed: it is whole, and nothing was cut off.
+///
+/// # Errors
+/// [`ConfigureError::Reshaping`]; [`ConfigureError::NotWhole`]; [`ConfigureError::Dirty`].
+pub(super) fn check_settled<D>(assembled: &Assembled<D>) -> Result<(), ConfigureError> {
+    let record = &assembled.record;
+    if record.any().reshape.is_some() {
+        return Err(ConfigureError::Reshaping);
+    }
+    if !record.lost().is_empty() {
+        return Err(ConfigureError::NotWhole { missing: record.lost() });
+    }
+    if !record.is_clean() {
+        return Err(ConfigureError::Dirty);
+    }
+    Ok(())
+}
+
+/// Whether the log can be where a setting has it.
+fn check_logs(truth: &Superblock, setting: &Setting) -> Result<(), ConfigureError> {
+    match setting {
+        Setting::Consistency(other) if truth.logs.is_some() && *other != Consistency::Log => {
+            Err(ConfigureError::LogDevices)
+        }
+        Setting::Logs(Some(_)) if truth.consistency != Consistency::Log => Err(NewLogError::NoLog.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Looks at the log devices that an array is to have, whose members are at these paths, and changes none.
+///
+/// # Errors
+/// See [`NewLogError`].
+pub(super) fn find_logs<D>(
+    assembled: &Assembled<D>,
+    new: &NewLogs,
+    members: &[(PathBuf, Option<FileId>)],
+) -> Result<Option<FoundLogs>, ConfigureError> {
+    let truth = assembled.record.any();
+    if truth.consistency != Consistency::Log && !new.paths.is_empty() {
+        return Err(NewLogError::NoLog.into());
+    }
+    let sizes = assembled.record.superblocks().flatten().map(|own| own.areas.log.size);
+    let needed = Areas::log_min(stripe_on_member(&assembled.geometry));
+    let wanted = sizes.max().unwrap_or_default();
+    let shares = Shares { slots: truth.spec.members, needed, wanted, is_exact: false };
+    Ok(new.find(shares, members, Some(truth.array))?)
 }

@@ -322,10 +322,10 @@ pub enum RecoverError {
 /// What to do about an array all of whose log devices are missing.
 fn without_logs(is_clean: bool) -> &'static str {
     if is_clean {
-        "name them, too. It was stopped cleanly, so nothing is lost with them: if they are gone for good, `uraid \
-         configure --no-log-devices MEMBERS` has the members keep the log"
+        "name one of its log devices, too. It was stopped cleanly, so nothing is lost with them: if they are gone for \
+         good, `uraid configure --no-log-devices MEMBERS` has the members keep the log"
     } else {
-        "it was not stopped cleanly, and they alone have the latest writes: name at least one of them"
+        "it was not stopped cleanly, and only its log devices have the latest writes: name one of them, too"
     }
 }
 

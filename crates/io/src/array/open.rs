@@ -13,13 +13,14 @@ use uuid::Uuid;
 
 use super::assemble::Assembled;
 use super::badblocks::LostList;
-use super::configure::{ConfigureError, Setting, configure};
+use super::configure::{ConfigureError, Setting, check_settled, configure, find_logs};
 use super::create::stripe_on_member;
 use super::error::OpenError;
 use super::gather::{Named, Opened, gather};
 use super::grow::{GrowError, grow};
 use super::judge::{Candidate, SetAside, Verdict, judge};
 use super::logs::{self, OpenedLog};
+use super::new_logs::NewLogs;
 use super::recover::{recover, recovery_bytes};
 use super::reshape::Unserved;
 use super::sectors::too_large;
@@ -28,9 +29,9 @@ use super::wait::{Patience, Watched};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, Disk, UringDisk, places};
 use crate::engine::{Engine, EngineError};
-use crate::format::BLOCK;
 use crate::format::superblock::{Areas, Consistency, Integrity, Superblock};
-use crate::member::{Access, Member};
+use crate::format::{BLOCK, Epoch};
+use crate::member::{Access, FileId, Member};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,43 @@ impl Array<UringDisk> {
         Ok(Self { superblock, geometry, assembled, ..self })
     }
 
+    /// As [`Array::open`] for writing, to change settings of an array that was stopped cleanly: its log devices are not
+    /// needed for that, and not held.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_stopped(paths: &[impl AsRef<Path>]) -> Result<Self, OpenError> {
+        let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
+        let mut patience = Patience::endless();
+        let mut named = gather(paths, options.access, true, &mut patience)?;
+        if judge_all(&named)?.superblock.is_clean {
+            // Whoever holds them may make them anew.
+            named.logs.clear();
+        }
+        let disk = |members: Vec<Option<Member>>| {
+            UringDisk::new(members.into_iter().map(|member| member.map(Arc::new)).collect(), DEFAULT_DEPTH)
+        };
+        Self::of_some(named, options, MemberSet::EMPTY, &mut patience, (disk, false))
+    }
+
+    /// Gives the array these log devices, in the place of all that it has, or none.
+    ///
+    /// # Errors
+    /// See [`configure`].
+    ///
+    /// # Panics
+    /// As [`Array::configure`].
+    pub fn set_logs(self, new: &NewLogs) -> Result<(), ConfigureError> {
+        let members: Vec<(PathBuf, Option<FileId>)> =
+            self.paths.iter().flatten().map(|path| (path.clone(), FileId::of(path).ok())).collect();
+        // What is wrong with the array goes first: nothing is written then.
+        check_settled(&self.assembled)?;
+        let Superblock { array, name, epoch, .. } = self.assembled.record.any().clone();
+        let found = find_logs(&self.assembled, new, &members)?;
+        let made = found.map(|found| found.make(array, &name, Epoch(epoch.0 + 1))).transpose()?;
+        configure(self.assembled, &Setting::Logs(made)).map(drop)
+    }
+
     /// Whether all members are in memory: see [`Member::is_in_memory`].
     #[must_use]
     pub fn is_in_memory(&self) -> bool {
@@ -136,6 +174,17 @@ impl<D: Disk> Array<D> {
         patience: &mut Patience,
         disk: impl FnOnce(Vec<Option<M>>) -> Result<D, Error>,
     ) -> Result<Self, OpenError> {
+        Self::of_some(named, options, stale, patience, (disk, true))
+    }
+
+    /// The same; whether log devices are needed, too.
+    fn of_some<M>(
+        named: Named<M>,
+        options: OpenOptions,
+        stale: MemberSet,
+        patience: &mut Patience,
+        (disk, needs_logs): (impl FnOnce(Vec<Option<M>>) -> Result<D, Error>, bool),
+    ) -> Result<Self, OpenError> {
         let Named { members, logs, unreadable } = named;
         let candidates: Vec<Candidate> = members.iter().map(|opened| opened.candidate.clone()).collect();
         let mut verdict = judge(&candidates)?;
@@ -146,7 +195,9 @@ impl<D: Disk> Array<D> {
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
         let logs_beside = [found.set_aside.clone(), unreadable.clone()].concat();
         let may = (options.access, options.allow_degraded);
-        logs::check_presence(&verdict.superblock, found.lost, &logs_beside, may)?;
+        if needs_logs || !verdict.superblock.is_clean {
+            logs::check_presence(&verdict.superblock, found.lost, &logs_beside, may)?;
+        }
         let set_aside = [verdict.asides(&candidates), found.set_aside, unreadable].concat();
         let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone());
         let paths: Vec<Option<PathBuf>> = verdict.slots.iter().map(path).collect();
@@ -275,6 +326,12 @@ impl<D: Disk> Array<D> {
     pub fn into_engine<T>(self) -> Result<Engine<D, T>, EngineError> {
         self.assembled.into_engine()
     }
+}
+
+/// What the superblocks of those that were named say together.
+fn judge_all<M>(named: &Named<M>) -> Result<Verdict, OpenError> {
+    let candidates: Vec<Candidate> = named.members.iter().map(|opened| opened.candidate.clone()).collect();
+    Ok(judge(&candidates)?)
 }
 
 pub(super) fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result<(), OpenError> {

@@ -46,8 +46,12 @@ pub enum EngineError {
     /// A write to an array that is open for reading only.
     #[error("the array is open for reading only")]
     ReadOnly,
-    /// More members failed than the level survives; nothing is read or written any more, so that nothing is made up.
-    #[error("the array is frozen, because more members failed than it survives: stop it and check the members")]
+    /// More members failed than the level survives, or all log devices; nothing is read or written any more, so that
+    /// nothing is made up.
+    #[error(
+        "the array is frozen, because more members failed than it survives, or all of its log devices: stop it and \
+         check them"
+    )]
     Frozen,
     /// The data can't be read from its member nor computed from the others.
     #[error(

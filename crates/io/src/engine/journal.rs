@@ -128,16 +128,13 @@ impl Journal {
 
     /// Notes that time has passed, and what is `pending`: a batch that takes too long is overtaken by others.
     pub(super) fn tick(&self, pending: &[Pending], members: &Members, writeback: &WriteBack) {
-        if members.has_logs() {
-            // Whoever else gets a record has its log on the same devices.
-            return;
-        }
         let late = pending.iter().filter(|op| op.age >= TICKS_MAX && !op.is_abandoned && !planted!(LateChosen));
         self.late.set(late.map(|op| op.member).collect());
         for way in self.batches.borrow_mut().iter_mut().filter(|way| !way.is_overtaken) {
             let Some((task, batch)) = way.content else { continue };
             way.age += 1;
-            let is_due = way.age >= TICKS_MAX && !planted!(NeverOvertaken);
+            // With log devices whoever else gets it has its log on the same ones.
+            let is_due = way.age >= TICKS_MAX && !members.has_logs() && !planted!(NeverOvertaken);
             if is_due && self.log.overtake(task, way.number, members) {
                 way.is_overtaken = true;
                 let _ = writeback.with(|cache| cache.journal_mut().overtake(batch));

@@ -476,13 +476,7 @@ impl Log {
         replies: &Replies,
     ) -> Result<(), EngineError> {
         loop {
-            members.check_frozen()?;
-            members.failures_recorded().await?;
-            let may_begin = self.state.borrow().may_mark() && !self.state.borrow().is_making_room;
-            if !may_begin && !planted!(MarksTogether) {
-                self.committed.wait(&members.tasks).await;
-                continue;
-            }
+            self.wait_turn(members).await?;
             let commit = {
                 let state = &mut *self.state.borrow_mut();
                 if !state.lacking.is_empty() {
@@ -496,6 +490,45 @@ impl Log {
                 state.seal_mark(behind)
             };
             self.carry_out(commit, members, flusher, replies).await;
+        }
+    }
+
+    /// Has a member that has come into a slot say the same: what is in its part of the log is somebody's who was there
+    /// before, or its own of that time.
+    ///
+    /// # Errors
+    /// As [`Log::retire`].
+    pub(super) async fn tell_joined(
+        &self,
+        member: MemberIndex,
+        members: &Members,
+        flusher: &Flusher,
+        replies: &Replies,
+    ) -> Result<(), EngineError> {
+        self.wait_turn(members).await?;
+        let commit = {
+            let state = &mut *self.state.borrow_mut();
+            if members.missing().contains(member) || state.writers[member.index()].is_none() {
+                return Ok(());
+            }
+            state.advance(members.record().recorded_missing(), flusher);
+            state.writer(member).clear();
+            state.seal_mark(MemberSet::EMPTY.with(member))
+        };
+        self.carry_out(commit, members, flusher, replies).await;
+        members.failures_recorded().await
+    }
+
+    /// Waits until a record may begin that only has a mark.
+    async fn wait_turn(&self, members: &Members) -> Result<(), EngineError> {
+        loop {
+            members.check_frozen()?;
+            members.failures_recorded().await?;
+            let may_begin = self.state.borrow().may_mark() && !self.state.borrow().is_making_room;
+            if may_begin || planted!(MarksTogether) {
+                return Ok(());
+            }
+            self.committed.wait(&members.tasks).await;
         }
     }
 

@@ -24,9 +24,9 @@ use super::inspect::survives;
 use super::operations::Operations;
 use super::record::{Record, Writes};
 use super::tasks::{Tasks, Waiters};
-use super::troubles::Troubled;
+use super::troubles::{Troubled, Troubles};
 use crate::disk::{DiskError, log_at, log_place};
-use crate::format::superblock::{LOGS_MAX, LogSet, ScrubHistory};
+use crate::format::superblock::{LOGS_MAX, LogIndex, LogSet, ScrubHistory};
 
 /// See the module.
 #[derive(Debug)]
@@ -321,6 +321,9 @@ impl Members {
     /// # Errors
     /// [`EngineError::NotThere`]; [`EngineError::Needed`]; as [`Members::check_changes`].
     pub(super) fn check_fail(&self, member: MemberIndex) -> Result<(), EngineError> {
+        if let Some(log) = log_at(member) {
+            return self.check_fail_log(log);
+        }
         if member.index() >= self.count() || self.record.borrow().recorded_missing().contains(member) {
             return Err(EngineError::NotThere { member });
         }
@@ -333,6 +336,16 @@ impl Members {
             return Err(EngineError::Needed { member });
         }
         self.check_changes()
+    }
+
+    /// The same of a log device.
+    fn check_fail_log(&self, log: LogIndex) -> Result<(), EngineError> {
+        let (logs, member) = (self.logs(), log_place(log));
+        match logs.contains(log) {
+            false => Err(EngineError::NotThere { member }),
+            true if logs.len() == 1 => Err(EngineError::Needed { member }),
+            true => self.check_changes(),
+        }
     }
 
     /// Whether what these members hold, beside those that are missing, can be computed from the others.
@@ -398,6 +411,11 @@ impl Members {
     /// The log devices that every record is to be on.
     pub(super) fn logs(&self) -> LogSet {
         self.record.borrow().logs()
+    }
+
+    /// What is wrong with what is there.
+    pub(super) fn troubles(&self, roomless: MemberSet, kept: MemberSet) -> Troubles {
+        self.troubled.borrow().among(self.present(), self.record().failed_logs(), roomless, kept)
     }
 
     /// Where a member's log is: with the member, or on every log device.

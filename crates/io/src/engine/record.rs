@@ -186,6 +186,11 @@ impl Record {
         self.any().logs.as_ref().map(LogDevices::all).unwrap_or_default().minus(self.wanted.failed_logs)
     }
 
+    /// The log devices that lack something, or are not there.
+    pub(super) fn failed_logs(&self) -> LogSet {
+        self.wanted.failed_logs
+    }
+
     /// Notes log devices that lack something.
     pub(crate) fn fail_logs(&mut self, logs: LogSet) {
         self.wanted.failed_logs = self.wanted.failed_logs.union(logs);

@@ -21,6 +21,8 @@ pub struct Troubles {
     pub frozen_by: MemberSet,
     /// The same of log devices: none is left.
     pub frozen_by_logs: LogSet,
+    /// Log devices that are not there or lack something, those among them.
+    pub failed_logs: LogSet,
     /// Log devices that have had something for longer than a read may take.
     pub stalled_logs: LogSet,
     /// More are missing than the level survives, and the array is only read: it gives what can be had.
@@ -98,8 +100,15 @@ impl Troubled {
         self.stalled = members;
     }
 
-    /// What is wrong with members that are `present`, of which `roomless` wait for room, and `kept` make many errors.
-    pub(super) fn among(&self, present: MemberSet, roomless: MemberSet, kept: MemberSet) -> Troubles {
+    /// What is wrong with members that are `present`, of which `roomless` wait for room, and `kept` make many errors;
+    /// and with log devices, of which these failed.
+    pub(super) fn among(
+        &self,
+        present: MemberSet,
+        failed_logs: LogSet,
+        roomless: MemberSet,
+        kept: MemberSet,
+    ) -> Troubles {
         let there = |members: MemberSet| members.minus(members.minus(present));
         let roomless = there(roomless);
         Troubles {
@@ -108,6 +117,7 @@ impl Troubled {
             failing: there(self.failed.union(self.failed_before).union(kept)),
             frozen_by: self.frozen_by,
             frozen_by_logs: self.frozen_by_logs,
+            failed_logs: failed_logs.union(self.frozen_by_logs),
             stalled_logs: self.stalled_logs,
             is_partial: self.is_partial,
         }

@@ -9,6 +9,7 @@ use uraid_layout::MemberIndex;
 use super::scrubs;
 use crate::condition::slots;
 use crate::description::{self, Description};
+use crate::log_report;
 use crate::names::{layout_name, level_name};
 use crate::protocol::{
     Fill, Health, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Reshape, Spare, Status,
@@ -52,6 +53,7 @@ pub(super) fn status(
         },
         requests: snapshot.traffic,
         members: members(description, &snapshot),
+        log_devices: log_report::reports(&description.logs, &snapshot),
         spares: spares(description),
         limits,
         cache_mode: cache_name(snapshot.cache_mode).to_owned(),

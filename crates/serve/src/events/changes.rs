@@ -20,6 +20,9 @@ pub(super) fn between(last: Condition, now: Condition) -> Vec<Event> {
     events.extend(into(Trouble::Stalled).iter().map(Event::MemberStalled));
     events.extend(into(Trouble::Lagging).iter().map(Event::MemberLagging));
     events.extend(into(Trouble::Smart).iter().map(Event::MemberSmart));
+    events.extend(now.troubles.failed_logs.minus(last.troubles.failed_logs).iter().map(Event::LogDeviceFailed));
+    let stalled = now.troubles.stalled_logs.minus(last.troubles.stalled_logs);
+    events.extend(stalled.iter().map(Event::LogDeviceStalled));
     events.extend(now.rebuilding.minus(last.rebuilding).iter().map(Event::RebuildStarted));
     events.extend(last.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
     match (last.is_blank, now.is_blank) {

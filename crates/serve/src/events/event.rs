@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use uraid_io::format::superblock::LogIndex;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use crate::text::list;
@@ -95,6 +96,10 @@ pub(crate) enum Event {
     MemberSmart(MemberIndex),
     /// A member was missing when the server started.
     MemberMissing(MemberIndex),
+    /// A log device failed or is missing, and the array continues without it.
+    LogDeviceFailed(LogIndex),
+    /// A log device does not answer, and writes wait for it.
+    LogDeviceStalled(LogIndex),
 }
 
 impl Event {
@@ -140,6 +145,8 @@ impl Event {
             Self::MemberLagging(_) => "member-lagging",
             Self::MemberSmart(_) => "member-smart",
             Self::MemberMissing(_) => "member-missing",
+            Self::LogDeviceFailed(_) => "log-device-failed",
+            Self::LogDeviceStalled(_) => "log-device-stalled",
         }
     }
 
@@ -147,6 +154,14 @@ impl Event {
     pub(super) fn detail(self) -> Option<(&'static str, &'static str)> {
         match self {
             Self::ReshapeFinished { is_back } => Some(("URAID_SHAPE", if is_back { "old" } else { "new" })),
+            _ => None,
+        }
+    }
+
+    /// The log device that the event is about.
+    pub(super) fn log_device(self) -> Option<LogIndex> {
+        match self {
+            Self::LogDeviceFailed(log) | Self::LogDeviceStalled(log) => Some(log),
             _ => None,
         }
     }
@@ -244,6 +259,8 @@ impl Event {
             Self::MemberMissing(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
             }
+            Self::LogDeviceFailed(log) => log_lost(event, array, log, members),
+            Self::LogDeviceStalled(log) => log_stalled(event, array, log, members),
             Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
             Self::InitialiseStarted => tracing::info!(event, array, "what is new becomes zeros on the members"),
             Self::InitialiseFinished => tracing::info!(event, array, "the array is initialised"),
@@ -256,6 +273,16 @@ impl Event {
             Self::ScrubIncomplete => tracing::warn!(event, array, "{INCOMPLETE}"),
         }
     }
+}
+
+fn log_lost(event: &str, array: &str, log: LogIndex, device: &[String]) {
+    let device = device.first();
+    tracing::error!(event, array, %log, device, "a log device failed or is missing, and the array goes on without it");
+}
+
+fn log_stalled(event: &str, array: &str, log: LogIndex, device: &[String]) {
+    let device = device.first();
+    tracing::error!(event, array, %log, device, "a log device does not answer, and writes wait for it");
 }
 
 fn log_reshaped(event: &str, array: &str, back: bool) {

@@ -1,10 +1,14 @@
 //! Members whose files were deleted while the array uses them: their content is lost when the server ends.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
+use uraid_io::disk::{log_at, log_place};
+use uraid_io::format::superblock::LogSet;
+use uraid_io::member::Member;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use super::Reactor;
@@ -23,9 +27,31 @@ pub(crate) async fn find<D: LiveDisk>(reactor: &Reactor<D>) -> Option<MemberSet>
 
 /// Fails members whose files were deleted. Runs forever.
 pub(crate) async fn watch<D: LiveDisk>(reactor: Rc<Reactor<D>>, members: Rc<Members<D>>) {
+    let mut said = LogSet::EMPTY;
     loop {
         sleep(LOOK_EVERY).await;
         give_up(&reactor, &members).await;
+        give_up_logs(&reactor, &members, &mut said).await;
+    }
+}
+
+/// Does without the log devices whose files were deleted, as far as others are left. Those that are `said` are known.
+async fn give_up_logs<D: LiveDisk>(reactor: &Reactor<D>, members: &Members<D>, said: &mut LogSet) {
+    let places = (0..).map(MemberIndex).zip(reactor.engine.borrow().disk().members().to_vec());
+    let logs: Vec<_> = places.filter_map(|(place, device)| Some((log_at(place)?, device?))).collect();
+    if logs.is_empty() {
+        return;
+    }
+    let is_deleted = |(log, device): &(_, Arc<Member>)| device.is_deleted().then_some(*log);
+    let look = move || -> LogSet { logs.iter().filter_map(is_deleted).collect() };
+    let Some(Ok(deleted)) = timeout(LOOK_EVERY, spawn_blocking(look)).await.ok() else { return };
+    let failed = reactor.engine.borrow().troubles().failed_logs;
+    for log in deleted.minus(failed).minus(*said).iter() {
+        tracing::error!(%log, "the log device's file was deleted");
+        if let Err(error) = members.fail(log_place(log)).await {
+            tracing::error!(%log, %error, "it is used until the server ends, and lost then: stop the server cleanly");
+        }
+        *said = said.with(log);
     }
 }
 

@@ -109,6 +109,12 @@ pub enum ReshapeError {
     /// The array was not stopped cleanly.
     #[error("the array was not stopped cleanly: serve it and stop it once, then reshape it")]
     Dirty,
+    /// Its log is not on its members.
+    #[error(
+        "an array with log devices can't be reshaped: stop it, take them out with `uraid configure --no-log-devices \
+         MEMBERS`, reshape it, and give it log devices again"
+    )]
+    LogDevices,
     /// The array is new.
     #[error("the array is not initialised yet: let `uraid wait` end while it is served, then reshape it")]
     Blank,

@@ -275,6 +275,9 @@ fn refuse_state(state: &State<'_>, target: &Target) -> Result<(), ReshapeError> 
     if !lost.is_empty() && (!target.allow_degraded || lost != missing) {
         return Err(ReshapeError::NotWhole { missing: lost });
     }
+    if state.record.any().logs.is_some() {
+        return Err(ReshapeError::LogDevices);
+    }
     if state.is_blank {
         return Err(ReshapeError::Blank);
     }

@@ -46,6 +46,18 @@ pub(in crate::engine) async fn leave(
     renewed.and(told)
 }
 
+/// Has the journal of a member that has just come say that nothing counts which it has from before: as long as the
+/// member is being rebuilt it is one of those that may be lost, and whoever said so until then may be lost later.
+///
+/// # Errors
+/// As [`journal::flush`].
+pub(in crate::engine) async fn greet(parts: &Parts, slot: MemberIndex) -> Result<(), EngineError> {
+    match parts.journal.as_ref().filter(|_| !planted!(JoinerUntold)) {
+        Some(ring) => ring.log.tell_joined(slot, &parts.members, &parts.flusher, &parts.replies).await,
+        None => Ok(()),
+    }
+}
+
 /// Writes out what can be, and puts the rest into the journal again.
 async fn put_again(parts: &Parts, space: &mut Workspace, ring: &Journal) -> Result<(), EngineError> {
     let (last, mut before) = (ring.log.last(), None);

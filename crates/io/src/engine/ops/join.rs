@@ -44,6 +44,7 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
         Change::Replace(_) => {}
     }
     calm(core, leaving).await?;
+    let joins = matches!(change, Change::Join(_) | Change::Promote(_));
     let slot = match change {
         Change::Join(joining) => {
             core.sides.below.bad.replace(&joining.superblock, joining.bad_blocks.clone());
@@ -68,6 +69,9 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
     members.check_frozen()?;
     if !planted!(JoinUnrecorded) {
         members.settled().await?;
+    }
+    if joins {
+        handover::greet(&core.sides.below, slot).await?;
     }
     if members.missing().contains(slot) { Err(EngineError::JoinFailed { member: slot }) } else { Ok(()) }
 }

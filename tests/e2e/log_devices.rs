@@ -1,0 +1,208 @@
+//! Log devices: what is asked of them when an array gets them, and what becomes of it when they are killed, missing,
+//! broken, or exchanged.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use uraid_tests::array::Array;
+use uraid_tests::binary;
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::nbd::Command;
+use uraid_tests::process::Output;
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
+
+/// A new array with two log devices, and their paths.
+fn created(shape: &Shape) -> (Array, [PathBuf; 2]) {
+    let array = Array::planned(shape);
+    let logs = ["log0", "log1"].map(|name| array.path(name));
+    let _ = array.run_create(MEMBER_BYTES, &options(&logs)).success();
+    (array, logs)
+}
+
+fn options(logs: &[PathBuf]) -> Vec<&str> {
+    logs.iter().flat_map(|path| ["--log-device", path.to_str().expect("a plain path")]).collect()
+}
+
+/// The members, and these log devices.
+fn with(array: &Array, logs: &[PathBuf]) -> Vec<PathBuf> {
+    [array.members(), logs].concat()
+}
+
+fn configure(array: &Array, options: &[&str]) -> Output {
+    let mut words: Vec<OsString> = vec!["configure".into()];
+    words.extend(options.iter().map(OsString::from));
+    words.extend(array.members().iter().map(OsString::from));
+    binary::uraid(words)
+}
+
+/// What the log devices are on record as, by number.
+fn states(paths: &[PathBuf]) -> Vec<String> {
+    let report = binary::examine(paths);
+    let devices = report["log_devices"].as_array().expect("examine tells").iter();
+    devices.map(|device: &Value| device["state"].as_str().expect("a word").to_owned()).collect()
+}
+
+/// A server that is killed has what was flushed, with both log devices and with each of them alone.
+#[test]
+fn what_was_flushed_is_there_with_any_log_device_that_is_left() {
+    for shape in [shape::raid5_of_3(), shape::rm2_of_6(), shape::raid1_of_3()] {
+        let mut random = Random::new(7);
+        for left in [&[0, 1][..], &[0], &[1]] {
+            let what = format!("{} with log devices {left:?}", shape.name);
+            let (array, logs) = created(&shape);
+            let mut image = random.bytes(array.expected_size());
+            let server = Server::start_members(&array, &with(&array, &logs), &[]);
+            write_export(server.uri(), &image);
+            let mut client = server.connect();
+            for block in 0..40 {
+                let (at, data) = (block * 9 * 4096, random.bytes(4096));
+                client.write(at, &data);
+                image[at..at + 4096].copy_from_slice(&data);
+            }
+            client.flush();
+            server.kill();
+            let some: Vec<PathBuf> = left.iter().map(|&log| logs[log].clone()).collect();
+            let none = Server::refused(&array, array.members(), &["--degraded"]).stderr;
+            assert!(none.contains("only its log devices have the latest writes"), "{what}: {none}");
+            if left.len() == 1 {
+                let refusal = Server::refused(&array, &with(&array, &some), &[]).stderr;
+                assert!(refusal.contains("is missing") && refusal.contains("--degraded"), "{what}: {refusal}");
+            }
+            let server = Server::start_members(&array, &with(&array, &some), &["--degraded"]);
+            assert_same(&read_export(server.uri()), &image, &what);
+            let _ = server.stop();
+            let expected = |log: &usize| if left.contains(log) { "active" } else { "failed" };
+            assert_eq!(states(&with(&array, &logs)), [0, 1].iter().map(expected).collect::<Vec<_>>(), "{what}");
+        }
+    }
+}
+
+/// A log device whose file is deleted while the array is served is done without, which status and events tell; with the
+/// last one the array is frozen, and nothing that was acknowledged is lost when that is back.
+#[test]
+fn log_devices_that_fail_are_told_of() {
+    let (array, logs) = created(&shape::raid5_of_3());
+    let server = Server::start_members(&array, &with(&array, &logs), &[]);
+    let socket = server.socket().to_owned();
+    let health = || {
+        let status = binary::uraid([OsString::from("status"), "--json".into(), "--socket".into(), (&socket).into()]);
+        status.success().json()["health"].clone()
+    };
+    let mut client = server.connect();
+    client.write(0, &[1; 4096]);
+    client.flush();
+    assert_eq!(health()["log_devices_left"], 2);
+    std::fs::remove_file(&logs[1]).expect("removed");
+    // The server looks every few seconds.
+    let told = std::iter::repeat_with(health).take(10_000).find(|told| told["state"] == "degraded");
+    let told = told.expect("it is found");
+    assert_eq!(told["log_devices_left"], 1, "{told}");
+    assert_eq!(told["log_devices_failed"][0]["number"], 1, "{told}");
+    client.write(1 << 20, &[2; 4096]);
+    client.flush();
+    let whole = std::fs::read(&logs[0]).expect("read");
+    // Long after the last write, so that the next one finds the file shorter.
+    let _ = [health(), health(), health()];
+    std::fs::File::options().write(true).open(&logs[0]).and_then(|file| file.set_len(1 << 20)).expect("shortened");
+    let mut other = server.connect();
+    let _ = other.call(Command::Write, 2 << 20, 4096, &[3; 4096]);
+    assert!(other.call(Command::Flush, 0, 0, &[]).error != 0, "nobody has it");
+    assert_eq!(health()["state"], "frozen");
+    server.signal(Signal::TERM);
+    let printed = server.end().code_is(1).stderr;
+    assert!(printed.contains("log-device-failed"), "{printed}");
+    std::fs::write(&logs[0], whole).expect("written back");
+    let server = Server::start_members(&array, &with(&array, &logs[..1]), &[]);
+    let mut client = server.connect();
+    assert_eq!(client.read(0, 4096), [1; 4096]);
+    assert_eq!(client.read(1 << 20, 4096), [2; 4096]);
+    let _ = server.stop();
+}
+
+#[test]
+fn what_makes_no_log_device_is_refused_and_nothing_is_written() {
+    let shape = shape::raid5_of_3();
+    let (other, others) = created(&shape);
+    let array = Array::planned(&shape);
+    let [one, two, small] = ["one", "two", "small"].map(|name| array.path(name));
+    std::fs::write(&small, vec![0; 1 << 20]).expect("written");
+    let text = |path: &PathBuf| path.to_str().expect("a plain path").to_owned();
+    let member = text(&array.members()[0]);
+    let cases: [(Vec<String>, &str); 7] = [
+        (vec![text(&one)], "--single-log-device"),
+        (vec![text(&one), text(&one)], "named as a log device twice"),
+        (vec![text(&one), member], "is a member of the array"),
+        (vec![text(&one), text(&others[0])], "holds uraid log device"),
+        (vec![text(&one), text(&other.members()[0])], "holds uraid member"),
+        (vec![text(&one), text(&small)], "too few for the log"),
+        (["a", "b", "c", "d", "e"].map(|name| text(&array.path(name))).into(), "at most 4"),
+    ];
+    let before = std::fs::read(&others[0]).expect("read");
+    for (paths, expected) in cases {
+        let options: Vec<&str> = paths.iter().flat_map(|path| ["--log-device", path]).collect();
+        let refused = array.run_create(MEMBER_BYTES, &options);
+        assert!(refused.code != Some(0) && refused.stderr.contains(expected), "{expected}: {}", refused.stderr);
+        let is_made = |path: &PathBuf| path.exists();
+        assert!(!array.members().iter().any(is_made) && !one.exists() && !two.exists(), "{expected}");
+    }
+    assert!(std::fs::read(&others[0]).expect("read") == before);
+    let bitmap = array.run_create(MEMBER_BYTES, &["--consistency", "none", "--log-device", "x", "--log-device", "y"]);
+    assert!(bitmap.stderr.contains("choose --consistency log"), "{}", bitmap.stderr);
+    let single = array.run_create(MEMBER_BYTES, &["--single-log-device", "--log-device", &text(&one)]);
+    let _ = single.success();
+    // Log devices of another array, and copies of one.
+    let foreign = Server::refused(&array, &with(&array, &others), &[]).stderr;
+    assert!(foreign.contains("is a log device of array"), "{foreign}");
+    let copy = array.path("copy");
+    std::fs::copy(&one, &copy).expect("copied");
+    let twice = Server::refused(&array, &with(&array, &[one, copy]), &[]).stderr;
+    assert!(twice.contains("one is a copy"), "{twice}");
+}
+
+/// Log devices come, go and are exchanged while the array is stopped, whether or not the former ones are there.
+#[test]
+fn a_stopped_array_gets_other_log_devices_or_none() {
+    let shape = shape::raid5_of_3();
+    let array = Array::create(&shape);
+    let mut random = Random::new(3);
+    let image = random.bytes(array.expected_size());
+    let logs = ["log0", "log1", "log2"].map(|name| array.path(name));
+    for chosen in [&logs[..2], &logs[1..], &[], &logs[..1], &logs[..]] {
+        let mut words = options(chosen);
+        words.extend(if chosen.len() == 1 { Some("--single-log-device") } else { None });
+        words.extend(if chosen.is_empty() { Some("--no-log-devices") } else { None });
+        let _ = configure(&array, &words).success();
+        assert_eq!(states(&with(&array, chosen)), vec!["active"; chosen.len()]);
+        let server = Server::start_members(&array, &with(&array, chosen), &[]);
+        write_export(server.uri(), &image);
+        server.kill();
+        let dirty = configure(&array, &["--no-log-devices"]);
+        assert!(dirty.code == Some(1), "{}", dirty.stderr);
+        let server = Server::start_members(&array, &with(&array, chosen), &[]);
+        assert_same(&read_export(server.uri()), &image, &format!("{chosen:?}"));
+        let _ = server.stop();
+        // What is not the array's any more is left out, and said to be.
+        let server = Server::start_members(&array, &with(&array, &logs), &[]);
+        let _ = server.stop();
+    }
+    let reshape = binary::uraid(
+        ["reshape".into(), "--chunk".into(), OsString::from("128K")]
+            .into_iter()
+            .chain(with(&array, &logs).into_iter().map(OsString::from)),
+    );
+    assert!(reshape.stderr.contains("log devices can't be reshaped"), "{}", reshape.stderr);
+    let none = configure(&array, &["--consistency", "none"]);
+    assert!(none.stderr.contains("take them out first"), "{}", none.stderr);
+    for gone in &logs {
+        std::fs::remove_file(gone).expect("removed");
+    }
+    let refusal = Server::refused(&array, array.members(), &["--degraded"]).stderr;
+    assert!(refusal.contains("uraid configure --no-log-devices"), "{refusal}");
+    let _ = configure(&array, &["--no-log-devices"]).success();
+    let server = Server::start(&array);
+    assert_same(&read_export(server.uri()), &image, "without any");
+    let _ = server.stop();
+}
