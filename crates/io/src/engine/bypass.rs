@@ -215,7 +215,9 @@ impl Bypass {
         let (taken, destaged) = (since(|traffic| traffic.taken), since(|traffic| traffic.destaged));
         let comes_together = since(|all| all.coalesced) > taken / 8 || since(|all| all.whole) > destaged / 8;
         let is_full = destaged >= taken / 4 * 3;
-        taken + self.window.passed.bytes().0 >= WRITTEN_MIN.0 && is_full && !comes_together
+        // What never goes into the cache says nothing about it.
+        let is_used = taken >= WRITTEN_MIN.0 / 4;
+        is_used && taken + self.window.passed.bytes().0 >= WRITTEN_MIN.0 && is_full && !comes_together
     }
 
     /// Whether the cache would have paid in this window, or there was little to write.
@@ -311,6 +313,11 @@ mod tests {
         for (mib, coalesced) in [(15, 0), (40, 6)] {
             let mut rig = Rig::new();
             assert!((0..20).all(|_| !rig.window(mib, coalesced)), "{mib} MiB, {coalesced} of them overwritten");
+        }
+        let mut rig = Rig::new();
+        for _ in 0..20 {
+            rig.bypass.note_passed(Bytes(100 * MIB).whole_sectors());
+            assert!(!rig.window(3, 0), "all but the edges of what is large");
         }
         let begun = || {
             let mut rig = Rig::new();
