@@ -131,7 +131,10 @@ fn what_makes_no_log_device_is_refused_and_nothing_is_written() {
     std::fs::write(&small, vec![0; 1 << 20]).expect("written");
     let text = |path: &PathBuf| path.to_str().expect("a plain path").to_owned();
     let member = text(&array.members()[0]);
-    let cases: [(Vec<String>, &str); 7] = [
+    let otherwise = |path: &str| path.replacen("/tmp/", "/tmp/./", 1).replacen("/uraid-", "/./uraid-", 1);
+    let cases: [(Vec<String>, &str); 9] = [
+        (vec![text(&one), otherwise(&text(&one))], "named as a log device twice"),
+        (vec![text(&one), otherwise(&member)], "is a member of the array"),
         (vec![text(&one)], "--single-log-device"),
         (vec![text(&one), text(&one)], "named as a log device twice"),
         (vec![text(&one), member], "is a member of the array"),

@@ -8,6 +8,7 @@ use uraid_layout::{Bytes, Geometry, GeometryError, Level, Sectors, Spec};
 use uuid::Uuid;
 
 use super::initialise::{Content, format};
+use super::join::unmake;
 use super::new_logs::{FoundLogs, NewLogError, NewLogs, Shares};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
@@ -216,10 +217,12 @@ pub fn create(
     // Only now that nothing can be refused any more is anything changed.
     let is_used = found.iter().any(|found| found.member.is_some());
     let content = if is_used { Content::Unknown } else { Content::Zeros };
+    let new: Vec<&Path> = found.iter().filter(|found| found.member.is_none()).map(|found| found.path).collect();
     let members = make(&mut found, options)?;
     let mut superblocks = superblocks(spec, &found, &members, options, consistency);
     // What they hold is the array's only when members say so.
-    let made = logs.map(|logs| logs.make(superblocks[0].array, &options.name, superblocks[0].epoch)).transpose()?;
+    let made = logs.map(|logs| logs.make(superblocks[0].array, &options.name, superblocks[0].epoch)).transpose();
+    let made = made.inspect_err(|_| new.iter().for_each(|path| unmake(path)))?;
     superblocks.iter_mut().for_each(|own| own.logs.clone_from(&made));
     let mut disk = UringDisk::new(members.into_iter().map(Arc::new).map(Some).collect(), DEFAULT_DEPTH)?;
     let superblocks = format(&mut disk, superblocks, content, progress).map_err(CreateError::Initialise)?;
@@ -246,6 +249,15 @@ pub(super) fn stripe_on_member(geometry: &Geometry) -> Bytes {
     Bytes(geometry.chunk().bytes().0 * geometry.rows() as u64)
 }
 
+/// Whether two paths, of files that need not exist, lead to the same place.
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let within = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        within.canonicalize().ok().zip(path.file_name().map(ToOwned::to_owned))
+    };
+    one == other || place(one).is_some_and(|one| Some(one) == place(other))
+}
+
 /// Looks at every member, and changes none.
 fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Result<Vec<Found<'a>>, CreateError> {
     let (present, absent): (Vec<&PathBuf>, Vec<&PathBuf>) =
@@ -262,8 +274,9 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Re
             (None, Some(size)) => size,
             (None, None) => return Err(CreateError::NoSize { path: path.clone() }),
         };
-        if member.is_none() && paths[..index].contains(path) {
-            return Err(MemberError::SameFile { first: path.clone(), second: path.clone() }.into());
+        let same = |other: &&PathBuf| is_same(path, other);
+        if let Some(first) = paths[..index].iter().find(same).filter(|_| member.is_none()) {
+            return Err(MemberError::SameFile { first: first.clone(), second: path.clone() }.into());
         }
         if let Some(member) = member.as_ref().filter(|_| !options.force) {
             let signature = signature::find(member.size(), |offset, len| member.peek(offset, len))?;
@@ -309,11 +322,7 @@ fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>,
         match member {
             Ok(member) => members.push(member),
             Err(error) => {
-                for path in created {
-                    if let Err(error) = std::fs::remove_file(path) {
-                        tracing::warn!(path = %path.display(), %error, "a new member file is left behind");
-                    }
-                }
+                created.into_iter().for_each(unmake);
                 return Err(error.into());
             }
         }

@@ -7,6 +7,8 @@ use thiserror::Error;
 use uraid_layout::Bytes;
 use uuid::Uuid;
 
+use super::create::is_same;
+use super::join::unmake;
 use crate::Error;
 use crate::buf::Buf;
 use crate::format::Epoch;
@@ -143,7 +145,7 @@ impl NewLogs {
         for path in &self.paths {
             let exists = path.symlink_metadata().is_ok();
             let id = exists.then(|| FileId::of(path)).transpose()?;
-            if taken.iter().any(|(other, taken)| other == path || id.is_some() && *taken == id) {
+            if taken.iter().any(|(other, taken)| is_same(other, path) || id.is_some() && *taken == id) {
                 return Err(NewLogError::Twice { path: path.clone() });
             }
             taken.push((path.clone(), id));
@@ -198,7 +200,7 @@ impl FoundLogs {
             match made {
                 Ok(uuid) => uuids.push(uuid),
                 Err(error) => {
-                    created.iter().for_each(|path| super::join::unmake(path));
+                    created.iter().for_each(|path| unmake(path));
                     return Err(error);
                 }
             }
