@@ -398,6 +398,15 @@ fn alignment(file: &File, is_direct: bool) -> Alignment {
     }
 }
 
+/// Whether two paths, of files that need not exist, lead to the same place.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let within = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        within.canonicalize().ok().zip(path.file_name().map(ToOwned::to_owned))
+    };
+    one == other || place(one).is_some_and(|one| Some(one) == place(other))
+}
+
 /// The size of a device or a file.
 fn size_of(mut file: &File, is_device: bool) -> io::Result<Bytes> {
     let size = if is_device { file.seek(SeekFrom::End(0)) } else { file.metadata().map(|metadata| metadata.len()) };

@@ -16,7 +16,7 @@ use crate::format::UnixSeconds;
 use crate::format::superblock::{
     Allocation, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, check_name,
 };
-use crate::member::{Access, Member, MemberError};
+use crate::member::{Access, Member, MemberError, is_same};
 use crate::signature;
 
 /// What to make.
@@ -247,15 +247,6 @@ fn log_min(options: &CreateOptions, members: u8, consistency: Consistency) -> Re
 /// What a parity stripe takes of each member.
 pub(super) fn stripe_on_member(geometry: &Geometry) -> Bytes {
     Bytes(geometry.chunk().bytes().0 * geometry.rows() as u64)
-}
-
-/// Whether two paths, of files that need not exist, lead to the same place.
-pub(super) fn is_same(one: &Path, other: &Path) -> bool {
-    let place = |path: &Path| {
-        let within = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        within.canonicalize().ok().zip(path.file_name().map(ToOwned::to_owned))
-    };
-    one == other || place(one).is_some_and(|one| Some(one) == place(other))
 }
 
 /// Looks at every member, and changes none.

@@ -7,14 +7,13 @@ use thiserror::Error;
 use uraid_layout::Bytes;
 use uuid::Uuid;
 
-use super::create::is_same;
 use super::join::unmake;
 use crate::Error;
 use crate::buf::Buf;
 use crate::format::Epoch;
 use crate::format::log_device::LogHeader;
 use crate::format::superblock::{Allocation, LOGS_MAX, LogDevices, MEMBER_MIN};
-use crate::member::{Access, FileId, Member, MemberError};
+use crate::member::{Access, FileId, Member, MemberError, is_same};
 use crate::signature;
 use crate::{log_device, superblock};
 
