@@ -21,6 +21,7 @@ use uraid_layout::Bytes;
 
 use crate::buf::Buf;
 use crate::format::superblock::{Allocation, SECTOR_SIZES};
+use crate::signature::{self, Signature};
 
 pub use error::MemberError;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
@@ -277,6 +278,17 @@ impl Member {
     /// When the device fails; then nothing tells which writes are durable, and trying again proves nothing.
     pub fn sync(&self) -> Result<(), MemberError> {
         self.file.sync_data().map_err(self.fail("flush it"))
+    }
+
+    /// Refuses what holds something, for all that can be told, so that it is not overwritten.
+    ///
+    /// # Errors
+    /// [`MemberError::InUse`]; when the device fails.
+    pub(crate) fn check_unused(&self) -> Result<(), MemberError> {
+        match signature::find(self.size(), |offset, len| self.peek(offset, len))? {
+            Some(Signature { name: what, offset }) => Err(MemberError::InUse { path: self.path.clone(), what, offset }),
+            None => Ok(()),
+        }
     }
 
     /// Reads any range, aligned or not, blocking; shorter where the member ends.

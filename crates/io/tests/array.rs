@@ -328,7 +328,7 @@ fn what_is_refused_changes_nothing() {
     let made: Vec<PathBuf> = ["x", "y", "z"].map(|name| directory.path().join(name)).to_vec();
     create(&made, &options(RAID5), |_, _| ()).expect("created");
     let before = contents(&directory);
-    assert!(matches!(create(&made, &options(RAID5), |_, _| ()), Err(CreateError::InUse { .. })));
+    assert!(matches!(create(&made, &options(RAID5), |_, _| ()), Err(CreateError::Member(MemberError::InUse { .. }))));
     assert!(contents(&directory) == before);
 }
 

@@ -14,7 +14,7 @@ use uraid_io::engine::{Command, Engine, EngineError, Joining};
 use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Allocation, Areas, Consistency, Integrity, SlotState, Superblock};
 use uraid_io::format::{Epoch, UnixSeconds};
-use uraid_io::member::{Access, Member, Wait};
+use uraid_io::member::{Access, Member, MemberError, Wait};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
@@ -163,7 +163,7 @@ fn what_can_not_join_stays_as_it_is() {
     assert!(matches!(refused, Err(JoinError::NoSize { .. })) && !small.exists(), "{refused:?}");
     let before = fs::read(&paths[1]).expect("read");
     let refused = join(&paths[1], OPTIONS, &truth, SLOT);
-    assert!(matches!(refused, Err(JoinError::InUse { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(JoinError::Member(MemberError::InUse { .. }))), "{refused:?}");
     assert!(fs::read(&paths[1]).expect("read") == before);
     let forced = join(&paths[1], JoinOptions { force: true, ..OPTIONS }, &truth, SLOT).expect("overwritten");
     assert_ne!(forced.1.superblock.member, truth.slots[1].member, "it is another member then");

@@ -17,7 +17,6 @@ use crate::format::superblock::{
     Allocation, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, check_name,
 };
 use crate::member::{Access, Member, MemberError, is_same};
-use crate::signature;
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -120,20 +119,6 @@ pub enum CreateError {
         size: Bytes,
         /// What was asked for.
         wanted: Bytes,
-    },
-    /// A member holds something.
-    #[error(
-        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
-         with zeros",
-        path = path.display()
-    )]
-    InUse {
-        /// The member.
-        path: PathBuf,
-        /// What it holds.
-        what: &'static str,
-        /// Where that shows.
-        offset: Bytes,
     },
     /// A log device can't be made.
     #[error(transparent)]
@@ -270,11 +255,7 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Re
             return Err(MemberError::SameFile { first: first.clone(), second: path.clone() }.into());
         }
         if let Some(member) = member.as_ref().filter(|_| !options.force) {
-            let signature = signature::find(member.size(), |offset, len| member.peek(offset, len))?;
-            if let Some(signature) = signature {
-                let (what, offset) = (signature.name, signature.offset);
-                return Err(CreateError::InUse { path: path.clone(), what, offset });
-            }
+            member.check_unused()?;
         }
         if size < MEMBER_MIN {
             return Err(CreateError::TooSmall { path: path.clone(), size });

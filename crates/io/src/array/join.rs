@@ -24,8 +24,7 @@ use crate::format::superblock::{
     Allocation, Area, Areas, Consistency, Integrity, Revision, SlotState, Superblock, SuperblockError,
 };
 use crate::member::{Access, Member, MemberError, Wait};
-use crate::signature::{self, Signature};
-use crate::superblock;
+use crate::{signature, superblock};
 
 /// How a member may be prepared.
 #[derive(Clone, Copy, Debug)]
@@ -54,20 +53,6 @@ pub enum JoinError {
     NoSize {
         /// The file.
         path: PathBuf,
-    },
-    /// It holds something.
-    #[error(
-        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
-         with zeros",
-        path = path.display()
-    )]
-    InUse {
-        /// The member.
-        path: PathBuf,
-        /// What it holds.
-        what: &'static str,
-        /// Where that shows.
-        offset: Bytes,
     },
     /// It has less room for data than the array uses of each member.
     #[error(
@@ -187,7 +172,7 @@ pub fn join(
 ) -> Result<(Member, Joining), JoinError> {
     let (found, size) = find(path, options, truth)?;
     if let Some(member) = found.as_ref().filter(|_| !options.force) {
-        refuse_content(member)?;
+        member.check_unused()?;
     }
     let areas = areas(path, size, truth)?;
     let is_new = found.is_none();
@@ -222,7 +207,7 @@ pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Resu
             }
             Ok(member.sync()?)
         }
-        Some(member) => refuse_content(&member),
+        Some(member) => Ok(member.check_unused()?),
         None => {
             make(path, size, options, truth)?;
             Ok(())
@@ -256,7 +241,7 @@ pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
     let member = Member::open(path, Access::Inspect)?;
     refuse_sectors(&member, truth)?;
     areas(path, member.size(), truth)?;
-    refuse_content(&member)
+    Ok(member.check_unused()?)
 }
 
 /// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a
@@ -381,14 +366,6 @@ fn zero(member: &Member, area: Area) -> Result<(), Error> {
 fn refuse_sectors(member: &Member, truth: &Superblock) -> Result<(), JoinError> {
     match too_large(member.alignment().offset, truth.sector_size) {
         Some(found) => Err(LargeSectors { path: member.path().into(), found, sector_size: truth.sector_size }.into()),
-        None => Ok(()),
-    }
-}
-
-/// Refuses to overwrite what a member holds.
-fn refuse_content(member: &Member) -> Result<(), JoinError> {
-    match signature::find(member.size(), |offset, len| member.peek(offset, len))? {
-        Some(Signature { name, offset }) => Err(JoinError::InUse { path: member.path().into(), what: name, offset }),
         None => Ok(()),
     }
 }

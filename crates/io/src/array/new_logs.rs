@@ -14,7 +14,6 @@ use crate::format::Epoch;
 use crate::format::log_device::LogHeader;
 use crate::format::superblock::{Allocation, LOGS_MAX, LogDevices, MEMBER_MIN};
 use crate::member::{Access, FileId, Member, MemberError, is_same};
-use crate::signature;
 use crate::{log_device, superblock};
 
 /// What is written at once.
@@ -80,20 +79,6 @@ pub enum NewLogError {
         slots: u8,
         /// The least size.
         needed: Bytes,
-    },
-    /// It holds something.
-    #[error(
-        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
-         with zeros",
-        path = path.display()
-    )]
-    InUse {
-        /// The device.
-        path: PathBuf,
-        /// What it holds.
-        what: &'static str,
-        /// Where that shows.
-        offset: Bytes,
     },
 }
 
@@ -170,11 +155,7 @@ impl NewLogs {
         if self.force || is_own() {
             return Ok(());
         }
-        let signature = signature::find(device.size(), |offset, len| device.peek(offset, len))?;
-        signature.map_or(Ok(()), |found| {
-            let (path, what, offset) = (device.path().into(), found.name, found.offset);
-            Err(NewLogError::InUse { path, what, offset })
-        })
+        Ok(device.check_unused()?)
     }
 }
 

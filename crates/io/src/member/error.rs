@@ -86,6 +86,20 @@ pub enum MemberError {
         /// The path that leads to the same file.
         second: PathBuf,
     },
+    /// It holds something that would be overwritten.
+    #[error(
+        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
+         with zeros",
+        path = path.display()
+    )]
+    InUse {
+        /// The member.
+        path: PathBuf,
+        /// What it holds.
+        what: &'static str,
+        /// Where that shows.
+        offset: Bytes,
+    },
     /// The file to create exists.
     #[error("{path}: exists already", path = path.display())]
     Exists {

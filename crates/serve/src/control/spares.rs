@@ -209,11 +209,7 @@ impl<D: LiveDisk> Spares<D> {
 fn is_untouched(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
         Some(
-            JoinError::Member(_)
-            | JoinError::NoSize { .. }
-            | JoinError::InUse { .. }
-            | JoinError::TooSmall { .. }
-            | JoinError::SectorSize(_),
+            JoinError::Member(_) | JoinError::NoSize { .. } | JoinError::TooSmall { .. } | JoinError::SectorSize(_),
         ) => true,
         Some(_) | None => false,
     }

@@ -155,20 +155,6 @@ pub enum ReshapeError {
     /// A new member can't be opened.
     #[error(transparent)]
     New(#[from] MemberError),
-    /// A new member holds something.
-    #[error(
-        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
-         with zeros",
-        path = path.display()
-    )]
-    InUse {
-        /// The member.
-        path: PathBuf,
-        /// What it holds.
-        what: &'static str,
-        /// Where that shows.
-        offset: Bytes,
-    },
     /// A new member is one already.
     #[error(
         "{path}: is member {slot} of this array already, or was until it failed: name it among the members, without \

@@ -10,7 +10,7 @@ use super::plan::NewMember;
 use crate::array::join::clear;
 use crate::format::superblock::{Areas, Superblock};
 use crate::member::{Access, FileId, Member};
-use crate::{signature, superblock};
+use crate::superblock;
 
 /// See the module. New members are open.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Exchange {
     /// Nothing is written.
     ///
     /// # Errors
-    /// [`ReshapeError::New`], [`ReshapeError::Present`], [`ReshapeError::Leftover`], [`ReshapeError::InUse`],
+    /// [`ReshapeError::New`], [`ReshapeError::Present`], [`ReshapeError::Leftover`],
     /// [`ReshapeError::Stranger`], [`ReshapeError::NotLast`].
     pub fn open(
         add: &[PathBuf],
@@ -136,8 +136,5 @@ fn refuse_content(member: &Member, truth: &Superblock, is_whole: bool, is_forced
     if own.is_some_and(|own| own.reshape.is_some()) {
         return Err(ReshapeError::Leftover { path: path() });
     }
-    match signature::find(member.size(), |offset, len| member.peek(offset, len))? {
-        Some(found) => Err(ReshapeError::InUse { path: path(), what: found.name, offset: found.offset }),
-        None => Ok(()),
-    }
+    Ok(member.check_unused()?)
 }

@@ -178,16 +178,16 @@ async fn put(parts: &Parts, journal: &Journal, wanted: Wanted) -> Result<bool, E
     };
     let result = put_batch(parts, journal, &sending, wanted).await;
     drop(sending);
-    if matches!(result, Ok(Put::NoPlace)) {
-        // Nothing has changed: those who wait for a place would only wake each other. Some record is on its way.
-        journal.arrived.wait(parts.tasks()).await;
-        return Ok(true);
+    if !matches!(result, Ok(Put::NoPlace)) {
+        // Those who wait for a place would only wake each other.
+        journal.arrived.wake(parts.tasks());
     }
-    journal.arrived.wake(parts.tasks());
     match result? {
+        Put::Done => settle(parts),
         // Nothing has changed: whoever waits for room goes on when there is.
         Put::NoRoom => return Ok(false),
-        Put::Done | Put::NoPlace => settle(parts),
+        // Some record is on its way.
+        Put::NoPlace => journal.arrived.wait(parts.tasks()).await,
     }
     Ok(true)
 }
