@@ -28,8 +28,8 @@ const QUIET_MAX: Duration = Duration::from_millis(10);
 /// How long is waited for that.
 const BUSY_MAX: Duration = Duration::from_secs(60);
 
-/// Each member's log on a disk: what members of 2 GiB and more have by default.
-const DISK_LOG: u64 = 128 << 20;
+/// Each member's log on a disk: what members of 8 GiB and more have by default.
+const DISK_LOG: u64 = 512 << 20;
 
 /// What to compare, and how long.
 #[derive(Args)]

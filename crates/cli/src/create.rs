@@ -52,7 +52,7 @@ pub(crate) struct CreateArgs {
     /// How the array survives an unclean stop [default: log for RAID 5 and RM2, bitmap for 1 and 10, none for 0]
     #[arg(long, value_enum, value_name = "MODE")]
     consistency: Option<ConsistencyName>,
-    /// Size of the log of each member [default: 1/16 of the member, at most 128M]
+    /// Size of the log of each member [default: 1/16 of the member, at most 512M]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     log_size: Option<Bytes>,
     #[command(flatten)]

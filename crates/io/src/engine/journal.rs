@@ -23,6 +23,10 @@ use crate::format::superblock::Superblock;
 /// How many eighths of a ring flushes fill. The rest is for what has to be on other members.
 pub(super) const FLUSH_SHARE: u64 = 6;
 
+/// How many eighths of a ring are full when what is dirty is written out in the background: the later, the more pages
+/// of a parity stripe come together, and the more flushes find the members free.
+pub(super) const HURRY_SHARE: u64 = 5;
+
 /// Pages in one record, where rings are large.
 const PAGES_MAX: usize = 256;
 

@@ -5,7 +5,7 @@ use uraid_layout::{DiskSector, Lba, Sectors};
 use crate::buf::Lease;
 use crate::cache::{Cache, FlushLeft, Wanted};
 use crate::engine::error::EngineError;
-use crate::engine::journal::{FLUSH_SHARE, Journal, Sending};
+use crate::engine::journal::{FLUSH_SHARE, HURRY_SHARE, Journal, Sending};
 use crate::engine::log::Piece;
 use crate::engine::parts::Parts;
 use crate::format::log::record::{Kind, LogSequence};
@@ -269,7 +269,7 @@ async fn put_batch(
     result?;
     members.failures_recorded().await?;
     let is_over = |cache: &mut Cache| journal.hurried.get().is_none_or(|mark| cache.is_drained(mark));
-    if journal.log.is_fuller_than(FLUSH_SHARE / 2) && parts.writeback.with(is_over) == Some(true) {
+    if journal.log.is_fuller_than(HURRY_SHARE) && parts.writeback.with(is_over) == Some(true) {
         journal.want_hurry();
     }
     Ok(Put::Done)
@@ -293,7 +293,7 @@ async fn hurry_alone(parts: &Parts, journal: &Journal) -> Result<(), EngineError
     journal.log.tell_trim(&parts.members, &parts.flusher, &parts.replies).await?;
     pass_on(parts, journal);
     journal.changed.wake(parts.tasks());
-    if journal.log.is_fuller_than(FLUSH_SHARE / 2) {
+    if journal.log.is_fuller_than(HURRY_SHARE) {
         journal.hurried.set(parts.writeback.with(Cache::hurry));
     }
     Ok(())

@@ -31,7 +31,7 @@ const BITMAP_START: u64 = 64 * KIB;
 const MAP_START: u64 = 32 * KIB;
 const BAD_BLOCKS_START: u64 = 256 * KIB;
 const LOG_START: u64 = 512 * KIB;
-const LOG_EXTRA_MAX: u64 = 128 * MIB;
+const LOG_EXTRA_MAX: u64 = 512 * MIB;
 
 /// What [`Areas::log_min`] has room for: a few parity stripes, and what the log says of them.
 const LOG_STRIPES: u64 = 4;
@@ -99,7 +99,7 @@ impl Areas {
         })
     }
 
-    /// How large the log of a member is unless somebody wants another: 1/16 of the member, at most 128 MiB, beside what
+    /// How large the log of a member is unless somebody wants another: 1/16 of the member, at most 512 MiB, beside what
     /// is left of the first MiB.
     #[must_use]
     pub fn default_log(member_size: Bytes) -> Bytes {
