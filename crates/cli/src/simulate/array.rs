@@ -70,6 +70,9 @@ pub(crate) struct ArrayArgs {
     /// Log writes first, as arrays with parity do by default
     #[arg(long)]
     log: bool,
+    /// Every write is flushed, and goes into the journal of pages, as small ones do by default
+    #[arg(long, requires_all = ["cache", "log"])]
+    flushed: bool,
     /// Members that are missing, such as 1,3
     #[arg(long, value_parser = members, default_value = "", hide_default_value = true, value_name = "SLOTS")]
     failed: MemberSet,
@@ -212,7 +215,8 @@ impl ArrayArgs {
         let spindles = if self.synchronised { Spindles::Together } else { Spindles::Apart };
         let log = self.log.then_some(Bytes(64 << 20));
         let cache = self.cache.map(|size| CacheSpec { size, hit_us: HIT_US });
-        Ok(ArraySpec { state, spindles, log, cache, ..array })
+        let journal = self.flushed.then_some(Bytes(256 << 20));
+        Ok(ArraySpec { state, spindles, log, cache, journal, ..array })
     }
 }
 

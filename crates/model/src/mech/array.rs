@@ -51,6 +51,11 @@ pub struct ArraySpec {
     /// The engine's redo log (see its decision record 7): a ring of this size before the data on each disk, in which
     /// everything is that is about to be written.
     pub log: Option<Bytes>,
+    /// The engine's journal of pages (see its decision record 17), of an array that has a cache: a ring of this size
+    /// after the log on each disk. Every write is flushed then: one that the cache takes in is answered when it is in a
+    /// record on one disk more than may be lost, and written out as the cache has it. The rings have room for all that
+    /// the cache may hold.
+    pub journal: Option<Bytes>,
 }
 
 /// Where RAID 6 keeps its parities.
@@ -145,6 +150,7 @@ impl ArraySpec {
             state: State::default(),
             cache: None,
             log: None,
+            journal: None,
         }
     }
 
@@ -171,7 +177,7 @@ impl ArraySpec {
         if used.0 > capacity.0 {
             return Err(Error::Capacity { used, capacity });
         }
-        let member_size = Sectors(used.0.saturating_sub(self.log_sectors()));
+        let member_size = Sectors(used.0.saturating_sub(self.data_start()));
         let spec = Spec { level: self.level, members: self.disks, chunk: self.chunk, member_size };
         Ok(match self.second_parity {
             None => Geometry::modelled(spec)?,
@@ -182,9 +188,14 @@ impl ArraySpec {
         })
     }
 
-    /// Where the data begins on each disk.
+    /// What the log takes of each disk, and where the journal begins.
     pub(super) fn log_sectors(&self) -> u64 {
         self.log.map_or(0, |size| size.whole_sectors().0)
+    }
+
+    /// Where the data begins on each disk.
+    pub(super) fn data_start(&self) -> u64 {
+        self.log_sectors() + self.journal.map_or(0, |size| size.whole_sectors().0)
     }
 }
 

@@ -8,6 +8,7 @@
 mod drives;
 mod index;
 mod job;
+mod journal;
 mod log;
 mod outcome;
 mod volume;
@@ -206,7 +207,7 @@ impl System {
         if let Some(planned) = source.planned() {
             self.jobs.at_mut(job).operations.copy(planned);
         }
-        if self.ask_cache(job) || needs_locks && !self.lock(job) {
+        if self.ask_cache(job)? || needs_locks && !self.lock(job) {
             return Ok(());
         }
         self.begin(job)
@@ -249,7 +250,7 @@ impl System {
             let at = self.jobs.at_mut(job);
             let Some((range, is_write)) = at.advance(part) else { break };
             let Volume { first_drive, data_start, .. } = self.volumes[at.request.volume];
-            let start = if at.kind == Kind::Commit { 0 } else { data_start };
+            let start = if matches!(at.kind, Kind::Commit | Kind::Append) { 0 } else { data_start };
             at.pending[part] = index_u32(range.len());
             for op in &at.operations.ops[range.clone()] {
                 let (drive, sector) = (first_drive + u32::from(op.member), start + op.sector);
@@ -270,6 +271,10 @@ impl System {
         if kind == Kind::Commit {
             self.jobs.free(job);
             return self.committed(request.volume);
+        }
+        if kind == Kind::Append {
+            self.jobs.free(job);
+            return self.appended(request.volume, job);
         }
         if !matches!(kind, Kind::Rebuild(_)) {
             self.volumes[request.volume].settle(job, self.jobs.at(job));
@@ -343,18 +348,24 @@ impl System {
     }
 
     /// Gives the cache a client's job, if its array has one; whether the answer is under way and nothing is left for
-    /// the disks.
-    fn ask_cache(&mut self, job: u32) -> bool {
+    /// the disks but a record of the journal.
+    fn ask_cache(&mut self, job: u32) -> Result<bool, Error> {
         let at = self.jobs.at_mut(job);
-        let Request { volume, .. } = at.request;
+        let Request { volume, is_write, .. } = at.request;
         let hit_ns = self.volumes[volume].ask_cache(job, at);
-        if let Some(hit_ns) = hit_ns {
-            self.push_event(self.now + hit_ns, Event::Reply(job));
+        let journal = self.volumes[volume].journal.as_mut().filter(|_| is_write);
+        match (hit_ns, journal) {
+            (Some(_), Some(journal)) => {
+                journal.wait(job);
+                self.append(volume)?;
+            }
+            (Some(hit_ns), None) => self.push_event(self.now + hit_ns, Event::Reply(job)),
+            (None, _) => {}
         }
         if self.volumes[volume].begins_to_tick() {
             self.push_event(self.now + TICK_NS, Event::Tick(index_u32(volume)));
         }
-        hit_ns.is_some()
+        Ok(hit_ns.is_some())
     }
 
     /// Begins to write out what the caches want written.
@@ -383,7 +394,7 @@ impl System {
     fn waits_for_log(&mut self, job: u32, part: usize) -> Result<bool, Error> {
         let at = self.jobs.at_mut(job);
         let volume = at.request.volume;
-        let is_logged = !matches!(at.kind, Kind::Rebuild(_) | Kind::Commit);
+        let is_logged = !matches!(at.kind, Kind::Rebuild(_) | Kind::Commit | Kind::Append);
         let Some(log) = self.volumes[volume].log.as_mut().filter(|_| is_logged) else { return Ok(false) };
         if !at.wait_for_log(part) {
             return Ok(false);
@@ -403,6 +414,30 @@ impl System {
         operations.parts.push(Part { reads: 0, writes: index_u32(ops.len()) });
         operations.ops = ops;
         self.begin(record)
+    }
+
+    /// Begins a record of the journal of all that waits for one, if anything does and one may begin.
+    fn append(&mut self, volume: usize) -> Result<(), Error> {
+        let Volume { journal: Some(journal), first_drive, pricer, .. } = &mut self.volumes[volume] else {
+            return Ok(());
+        };
+        let queues = self.drives.how_busy(*first_drive, pricer.geometry().members());
+        let Some(ops) = journal.begin(&self.jobs, queues) else { return Ok(()) };
+        let request = Request { volume, is_write: true, lba: Lba(0), len: Sectors(0) };
+        let record = self.jobs.add(Kind::Append, request, self.now);
+        journal.begun(record);
+        let operations = &mut self.jobs.at_mut(record).operations;
+        operations.parts.push(Part { reads: 0, writes: index_u32(ops.len()) });
+        operations.ops = ops;
+        self.begin(record)
+    }
+
+    /// A record of the journal is on its disks: clients have their answers.
+    fn appended(&mut self, volume: usize, record: u32) -> Result<(), Error> {
+        if let Some(journal) = &mut self.volumes[volume].journal {
+            self.ended.extend(journal.ended(record));
+        }
+        self.append(volume)
     }
 
     /// A record is on the disks: what it holds is written in place, its clients have their answers, and what waited

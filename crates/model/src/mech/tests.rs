@@ -3,6 +3,7 @@
 mod arrays;
 mod caches;
 mod disks;
+mod journals;
 mod logs;
 mod statistics;
 

@@ -21,6 +21,8 @@ pub(super) enum Kind {
     Destage,
     /// A log's, to write a record.
     Commit,
+    /// A journal's, to write a record.
+    Append,
 }
 
 /// How far a part of a job is.

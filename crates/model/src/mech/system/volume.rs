@@ -9,6 +9,7 @@ use super::super::{Error, Request};
 use super::drives::Drives;
 use super::index::index_u32;
 use super::job::{Job, Kind};
+use super::journal::Journal;
 use super::log::Log;
 
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(super) struct Volume {
     pub(super) rebuild: Rebuild,
     pub(super) cache: Option<WriteBack>,
     pub(super) log: Option<Log>,
+    pub(super) journal: Option<Journal>,
     /// Where the data begins on each disk.
     pub(super) data_start: u64,
 }
@@ -39,14 +41,17 @@ impl Volume {
         };
         let pricer = Pricer::new(array)?;
         let cache = array.cache.map(|cache| WriteBack::new(cache, pricer.geometry())).transpose()?;
+        let (ring, copies) = (array.log_sectors()..array.data_start(), pricer.geometry().tolerance() + 1);
+        let journal = array.journal.filter(|_| cache.is_some()).map(|_| Journal::new(ring, copies, array.disks));
         Ok(Self {
+            journal,
             pricer,
             first_drive: index_u32(first_drive),
             has_locks: array.locks,
             rebuild: Rebuild { at_once, ..Rebuild::default() },
             cache,
             log: array.log.map(|_| Log::new(array.log_sectors(), array.disks)),
-            data_start: array.log_sectors(),
+            data_start: array.data_start(),
         })
     }
 
@@ -57,6 +62,9 @@ impl Volume {
         self.pricer.methods = uraid_layout::plan::MethodCounts::default();
         if let Some(log) = &mut self.log {
             log.clear();
+        }
+        if let Some(journal) = &mut self.journal {
+            journal.clear();
         }
         if let Some(cache) = &mut self.cache {
             *cache = WriteBack::new(cache.spec(), self.pricer.geometry())?;
@@ -91,7 +99,7 @@ impl Volume {
         let Request { is_write, .. } = at.request;
         match at.kind {
             Kind::Rebuild(stripe) => self.pricer.rebuild(stripe, &mut at.operations),
-            Kind::Commit => unreachable!("a commit has its operations from the start"),
+            Kind::Commit | Kind::Append => unreachable!("a record has its operations from the start"),
             Kind::Process(_) | Kind::Arrival | Kind::Destage if self.cache.is_some() => {
                 self.price_cached(job, at, drives)
             }
