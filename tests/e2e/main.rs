@@ -4,6 +4,7 @@
 
 mod advise;
 mod bench;
+mod bytes;
 mod cache;
 mod clients;
 mod colours;

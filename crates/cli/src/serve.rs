@@ -119,13 +119,14 @@ fn ensure_two_sockets(args: &ServeArgs) -> Result<()> {
 }
 
 fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
-    let minimum_bytes = u32::try_from(array.alignment().0).unwrap_or(512);
+    // Smaller ones cost a read.
+    let unit_bytes = u32::try_from(array.superblock.unit().bytes().0).unwrap_or(512);
     ExportInfo {
         name: args.endpoint.export.clone().unwrap_or_else(|| array.superblock.name.clone()),
         description: format!("{} of {} members", array.geometry.spec().level, array.geometry.members()),
         block_sizes: BlockSizes {
-            minimum_bytes,
-            preferred_bytes: minimum_bytes.max(4096),
+            minimum_bytes: 1,
+            preferred_bytes: unit_bytes.max(4096),
             maximum_bytes: REQUEST_BYTES_MAX,
         },
         read_only: args.read_only,
@@ -231,7 +232,7 @@ fn default_socket(members: &[PathBuf]) -> PathBuf {
 }
 
 /// Prints where the array is served and how clients connect.
-fn announce(Reachable { endpoints, info, metrics }: &Reachable<'_>) -> Result<()> {
+fn announce(Reachable { endpoints, info, unit, metrics }: &Reachable<'_>) -> Result<()> {
     let endpoint = &endpoints[0];
     let uri = endpoint.uri(&info.name);
     print(format_args!("{uri}"))?;
@@ -244,7 +245,7 @@ fn announce(Reachable { endpoints, info, metrics }: &Reachable<'_>) -> Result<()
         Endpoint::Tcp(address) => format!("nbd-client {} {} /dev/nbd0{name}", address.ip(), address.port()),
     };
     let uri = quoted_uri(&uri);
-    print(format_args!("  {client} -b {} -C 4", info.block_sizes.minimum_bytes.max(512)))?;
+    print(format_args!("  {client} -b {} -C 4", unit.0))?;
     print(format_args!("  qemu-img info {uri}"))?;
     print(format_args!("  fio --name=try --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 --size=16m"))?;
     print(format_args!("stop with Ctrl-C"))?;

@@ -100,6 +100,7 @@ use change::Change;
 use core::Core;
 use executor::Executor;
 use journal::Journal;
+use ops::bytes::BytesRequest;
 use ops::write::Request;
 use parts::Parts;
 use patience::Patience;
@@ -380,6 +381,9 @@ impl<D: Disk, T> Engine<D, T> {
                 let (goal, range, buf) = (Goal::Write, sectors, Some(buf));
                 Work::Write(Request { ticket, goal, start: lba, range, len, is_cached, buf, fua })
             }
+            Command::ReadBytes { at, buf } => Work::ReadBytes(ticket, at, buf),
+            Command::WriteBytes { at, buf, fua } => Work::WriteBytes(BytesRequest::content(ticket, at, buf, fua)),
+            Command::ZeroBytes { at, len, fua } => Work::WriteBytes(BytesRequest::zeroes(ticket, at, len, fua)),
             Command::WriteZeroes { fua, may_punch, .. } => {
                 Work::Write(Request::zeroes(ticket, sectors, may_punch, fua))
             }

@@ -91,6 +91,8 @@ impl Settings {
 pub(crate) struct Reactor<D> {
     engine: RefCell<Engine<D, Token>>,
     info: ExportInfo,
+    /// What the array is read and written in.
+    unit: Bytes,
     size: ExportSize,
     caching: Option<Caching>,
     pool: Pool,
@@ -150,9 +152,11 @@ impl<D: LiveDisk> Reactor<D> {
         }
         settings.patience.apply(&mut engine);
         engine.log_sums(settings.log_sums);
+        let unit = engine.superblock().unit().bytes();
         Self {
             engine: RefCell::new(engine),
             info,
+            unit,
             size,
             caching: settings.caching,
             pool,
@@ -432,7 +436,7 @@ impl<D: LiveDisk> Reactor<D> {
                 let len = memory.as_ref().filter(|_| matches!(command, Command::Write { .. })).map_or(0, Parcel::len);
                 let mut buf = memory.map(|memory| self.adopt(memory));
                 let command = command.with_buffer(|_| buf.take().expect("reads and writes come with memory"));
-                match for_engine(command, |span| self.is_fast(span)) {
+                match for_engine(command, self.unit, |span| self.is_fast(span)) {
                     Ok(command) => {
                         self.engine.borrow_mut().submit(Token::Caller(caller, Bytes(len as u64)), command);
                     }
@@ -495,7 +499,7 @@ impl<D: LiveDisk> Export for Reactor<D> {
         if let Some(payload) = at_once(&command) {
             return request.dismiss(Ok(payload));
         }
-        let command = match for_engine(command, |span| self.is_fast(span)) {
+        let command = match for_engine(command, self.unit, |span| self.is_fast(span)) {
             Ok(command) => command,
             Err(error) => return request.dismiss(Err(error)),
         };

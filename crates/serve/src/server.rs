@@ -81,6 +81,8 @@ pub struct Reachable<'a> {
     pub endpoints: &'a [Endpoint],
     /// What clients are told of the array.
     pub info: &'a ExportInfo,
+    /// What the array is read and written in: smaller requests cost a read.
+    pub unit: Bytes,
     /// The URL of the metrics.
     pub metrics: Option<String>,
 }
@@ -117,7 +119,7 @@ pub async fn serve<D: LiveDisk>(
         Some(addresses) => Some(Exporter::listen(&addresses).await?),
         None => None,
     };
-    let is_read_only = info.read_only;
+    let (is_read_only, unit) = (info.read_only, array.superblock.unit().bytes());
     let uri = listener.endpoint().uri(&info.name);
     let description = Description::new(&array, uri, is_read_only, connection_threads, options.spares);
     let description = Rc::new(Description { config, ..description });
@@ -143,7 +145,7 @@ pub async fn serve<D: LiveDisk>(
         spawn_local(socket::serve(Rc::clone(&control), socket, Rc::clone(&door)));
     }
     let metrics = exporter.as_ref().map(Exporter::url);
-    announce(&Reachable { endpoints: listener.endpoints(), info: &info, metrics })?;
+    announce(&Reachable { endpoints: listener.endpoints(), info: &info, unit, metrics })?;
     let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(reactor), Rc::clone(description)));
     notifier.ready();
     let alive = Rc::clone(&notifier);

@@ -29,7 +29,7 @@ use super::wait::{Patience, Watched};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, Disk, UringDisk, places};
 use crate::engine::{Engine, EngineError};
-use crate::format::superblock::{Areas, Consistency, Integrity, Superblock};
+use crate::format::superblock::{Areas, Consistency, Superblock};
 use crate::format::{BLOCK, Epoch};
 use crate::member::{Access, FileId, Member};
 
@@ -231,14 +231,6 @@ impl<D: Disk> Array<D> {
     #[must_use]
     pub fn other_geometry(&self) -> Option<Geometry> {
         self.superblock.shapes().into_iter().nth(1)
-    }
-
-    /// What offsets and lengths of requests are multiples of: the array's sectors, and blocks where each has a
-    /// checksum.
-    #[must_use]
-    pub fn alignment(&self) -> Bytes {
-        let sector_size = self.superblock.sector_size;
-        if self.superblock.integrity == Integrity::None { sector_size } else { sector_size.max(BLOCK.bytes()) }
     }
 
     /// See [`Assembled::needs_recovery`].

@@ -28,10 +28,14 @@ pub(super) enum Admitted {
 pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, EngineError> {
     let (parts, members) = (&sides.below, &sides.below.members);
     let itself = || Admitted::Left(Lba(0)..Lba(0));
+    let of = |buf: &Buf| Bytes(buf.len() as u64);
     let (lba, len, is_write) = match command {
         Command::Read { lba, buf } => (*lba, sectors(buf)?, false),
         Command::Write { lba, buf, .. } => (*lba, sectors(buf)?, true),
         Command::WriteZeroes { lba, len, .. } | Command::Trim { lba, len, .. } => (*lba, *len, true),
+        Command::ReadBytes { at, buf } => covered(parts, *at, of(buf), false),
+        Command::WriteBytes { at, buf, .. } => covered(parts, *at, of(buf), true),
+        Command::ZeroBytes { at, len, .. } => covered(parts, *at, *len, true),
         Command::Flush | Command::Close => return members.check_frozen().map(|()| itself()),
         Command::Fail { member } => return members.check_fail(*member).map(|()| itself()),
         Command::Join(joining) => return check_join(parts, joining).map(|()| itself()),
@@ -49,27 +53,41 @@ pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, Engine
         return Err(EngineError::ReadOnly);
     }
     let all = lba..Lba(lba.0 + len.0);
-    let (parts, end) = sides.at(lba);
     let left = match command {
-        // What is in two shapes is written through.
-        Command::Write { buf, fua, .. }
-            if (!fua || parts.journal.is_some())
-                && all.end <= end
-                && (planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all)) =>
-        {
-            let left = parts.writeback.take_in(parts.geometry(), (lba, len), buf, !fua);
+        Command::Write { buf, fua, .. } => {
+            let left = take_in(sides, all.clone(), buf, *fua);
             // What is to be durable goes into the journal.
-            return Ok(if left.is_empty() && !fua { Admitted::Done } else { Admitted::Left(left) });
+            return Ok(if left.is_empty() && (!fua || all.is_empty()) { Admitted::Done } else { Admitted::Left(left) });
         }
         Command::Trim { .. } if len.0 > 0 => {
             // Only whole parity stripes can be given back without computing parity.
             let stripe = |parts: &Parts| parts.geometry().stripe_sectors().0;
-            let (first, last) = (stripe(parts), stripe(sides.at(Lba(all.end.0 - 1)).0));
+            let (first, last) = (stripe(sides.at(lba).0), stripe(sides.at(Lba(all.end.0 - 1)).0));
             Lba(lba.0.next_multiple_of(first))..Lba(all.end.0 / last * last)
         }
         _ => all,
     };
     Ok(if left.is_empty() { Admitted::Done } else { Admitted::Left(left) })
+}
+
+/// Has the cache take in what it can of a write: what is left.
+pub(super) fn take_in(sides: &Sides, all: Range<Lba>, buf: &Buf, fua: bool) -> Range<Lba> {
+    let (parts, end) = sides.at(all.start);
+    // What is in two shapes is written through.
+    let may_be = (!fua || parts.journal.is_some())
+        && all.end <= end
+        && (planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all));
+    if !may_be {
+        return all;
+    }
+    let len = Sectors(all.end.0 - all.start.0);
+    parts.writeback.take_in(parts.geometry(), (all.start, len), buf, !fua)
+}
+
+/// The first sector and the length of what has these bytes; and whether that is written.
+fn covered(parts: &Parts, at: Bytes, len: Bytes, is_write: bool) -> (Lba, Sectors, bool) {
+    let Range { start, end } = parts.cover(at, len);
+    (start, Sectors(end.0 - start.0), is_write)
 }
 
 /// The sectors of a request's memory.

@@ -1,6 +1,6 @@
 //! What clients and administrators ask for, and what they are told.
 
-use uraid_layout::{Lba, MemberIndex, Sectors};
+use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
 
 use super::change::Joining;
 use super::error::EngineError;
@@ -22,6 +22,31 @@ pub enum Command {
         lba: Lba,
         /// What; its length is the request's.
         buf: Buf,
+        /// Reply when it is durable.
+        fua: bool,
+    },
+    /// Fill the buffer from a byte on, wherever that is.
+    ReadBytes {
+        /// The first byte.
+        at: Bytes,
+        /// Where to; its length is the request's.
+        buf: Buf,
+    },
+    /// Write the buffer at a byte, wherever that is.
+    WriteBytes {
+        /// The first byte.
+        at: Bytes,
+        /// What; its length is the request's.
+        buf: Buf,
+        /// Reply when it is durable.
+        fua: bool,
+    },
+    /// Write zeros at any byte.
+    ZeroBytes {
+        /// The first byte.
+        at: Bytes,
+        /// How many.
+        len: Bytes,
         /// Reply when it is durable.
         fua: bool,
     },

@@ -43,6 +43,9 @@ pub enum EngineError {
         /// The length.
         len: Sectors,
     },
+    /// There is no memory for what has to be read beside the bytes that are asked for.
+    #[error("there is no memory for the request")]
+    NoMemory,
     /// A write to an array that is open for reading only.
     #[error("the array is open for reading only")]
     ReadOnly,

@@ -10,6 +10,7 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::command::Command;
+use crate::format::BLOCK;
 use super::replies::Ticket;
 use super::tasks::{TaskId, Tasks, Waiters};
 
@@ -55,9 +56,17 @@ impl Moving {
             return false;
         }
         let of_memory = |lba: Lba, len: usize| (lba, Bytes(len as u64).0.div_ceil(Sectors(1).bytes().0));
+        // In blocks, which are the most that it takes of bytes.
+        let block = BLOCK.bytes().0;
+        let of_bytes = |at: Bytes, len: u64| {
+            let (first, last) = (at.0 / block, at.0.saturating_add(len).div_ceil(block));
+            (Lba(first * BLOCK.0), (last - first) * BLOCK.0)
+        };
         let (lba, len) = match command {
             Command::Read { lba, buf } | Command::Write { lba, buf, .. } => of_memory(*lba, buf.len()),
             Command::WriteZeroes { lba, len, .. } | Command::Trim { lba, len, .. } => (*lba, len.0),
+            Command::ReadBytes { at, buf } | Command::WriteBytes { at, buf, .. } => of_bytes(*at, buf.len() as u64),
+            Command::ZeroBytes { at, len, .. } => of_bytes(*at, len.0),
             // A flush is of what was replied to; closing waits for the window by itself.
             Command::Flush | Command::Close | Command::Fail { .. } | Command::Join(_) | Command::Replace(_) => {
                 return false;

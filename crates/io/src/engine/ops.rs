@@ -1,5 +1,6 @@
 //! Operations: what the engine does, each as one straight line over its parts.
 
+pub(super) mod bytes;
 mod calm;
 pub(super) mod close;
 pub(super) mod destage;

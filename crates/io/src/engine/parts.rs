@@ -139,6 +139,19 @@ impl Parts {
         })
     }
 
+    /// What is read and written as a whole.
+    pub(super) fn unit(&self) -> Sectors {
+        self.members.record().any().unit()
+    }
+
+    /// The sectors that have some of these bytes, in whole units; none of no bytes.
+    pub(super) fn cover(&self, at: Bytes, len: Bytes) -> Range<Lba> {
+        let (unit, sectors) = (self.unit().bytes().0, self.unit().0);
+        let first = at.0 / unit;
+        let last = if len.0 == 0 { first } else { at.0.saturating_add(len.0).div_ceil(unit) };
+        Lba(first * sectors)..Lba(last * sectors)
+    }
+
     /// One member's log, the journal of pages with it.
     pub(super) fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
         let fill = self.log.as_ref()?.fill_of(member)?;

@@ -11,7 +11,7 @@ use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
 use super::journal::Journal;
-use super::ops::{close, destage, fail, flush, heal, initialise, join, journal, read, reshape, write};
+use super::ops::{bytes, close, destage, fail, flush, heal, initialise, join, journal, read, reshape, write};
 use super::parts::Parts;
 use super::replies::Ticket;
 use super::sides::Sides;
@@ -25,6 +25,9 @@ pub(super) enum Work {
     Read(Ticket, Lba, Buf),
     /// A client's write, zeros among them.
     Write(write::Request),
+    /// A client's read of bytes, and write.
+    ReadBytes(Ticket, Bytes, Buf),
+    WriteBytes(bytes::BytesRequest),
     Flush(Ticket),
     Close(Ticket),
     /// An administrator gives a member up.
@@ -71,6 +74,8 @@ impl Work {
         match self {
             Self::Read(_, lba, buf) => Some(*lba..Lba(lba.0 + Bytes(buf.len() as u64).whole_sectors().0)),
             Self::Write(request) => Some(request.range.clone()),
+            Self::ReadBytes(_, at, buf) => Some(sides.below.cover(*at, Bytes(buf.len() as u64))),
+            Self::WriteBytes(request) => Some(sides.below.cover(request.at, request.len)),
             Self::Destage(side, stripes) => Some(sides.of(*side).content_of(stripes.clone())),
             Self::Heal(side, piece) => Some(sides.of(*side).content_of(piece.stripe.0..piece.stripe.0 + 1)),
             _ => None,
@@ -86,6 +91,9 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
     match work {
         Work::Read(ticket, lba, buf) => read::read(core, space, ticket, lba, buf).await,
         Work::Write(request) => initialise::write(&core.sides, space, request).await,
+        // Rare: their state is not part of every worker's.
+        Work::ReadBytes(ticket, at, buf) => Box::pin(bytes::read(core, space, ticket, at, buf)).await,
+        Work::WriteBytes(request) => Box::pin(bytes::write(core, space, request)).await,
         Work::Flush(ticket) => reply(ticket, flush::flush(&core.sides).await),
         Work::Close(ticket) => reply(ticket, close::close(core).await),
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),

@@ -4,6 +4,7 @@
 mod ahead;
 mod badblocks;
 mod blank;
+mod bytes;
 mod cache;
 mod content;
 mod counts;

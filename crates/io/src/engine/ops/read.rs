@@ -66,6 +66,23 @@ pub(in crate::engine) async fn fill(
     Ok(transfer.content.request.take())
 }
 
+/// Gets sectors whose stripes the transfer has into its memory, from the beginning of that on.
+pub(super) async fn obtain_held(transfer: &mut Transfer<'_>, start: Lba, len: Sectors) -> Result<(), EngineError> {
+    transfer.look_up(start, len, Sectors(0));
+    let (mut at, end) = (start.0, start.0 + len.0);
+    while at < end {
+        transfer.begin(Lba(at), Sectors(end - at), Sectors(at - start.0));
+        let result = obtain(transfer).await;
+        if result.is_err() {
+            transfer.give_up_on_damage();
+        }
+        transfer.let_go();
+        result?;
+        at += transfer.len.0;
+    }
+    Ok(())
+}
+
 /// Gets the part. What comes straight from members needs no lock; what is computed from several units does, and so does
 /// what may have been replied to and is not in place yet.
 async fn obtain(transfer: &mut Transfer<'_>) -> Result<(), EngineError> {

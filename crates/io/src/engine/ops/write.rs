@@ -10,6 +10,7 @@ use uraid_layout::{Lba, Sectors};
 use super::held::{self, Held};
 use super::{flush, journal};
 use crate::buf::Buf;
+use crate::engine::admission;
 use crate::engine::error::EngineError;
 use crate::engine::journal::Journal;
 use crate::engine::parts::Parts;
@@ -36,6 +37,14 @@ pub(in crate::engine) struct Request {
 }
 
 impl Request {
+    /// Content, of which the cache takes in what it can.
+    pub(super) fn content(sides: &Sides, ticket: Ticket, all: Range<Lba>, buf: Buf, fua: bool) -> Self {
+        let (start, len) = (all.start, Sectors(all.end.0 - all.start.0));
+        let range = admission::take_in(sides, all, &buf, fua);
+        let is_cached = range.end.0 - range.start.0 < len.0;
+        Self { ticket, goal: Goal::Write, start, range, len, is_cached, buf: Some(buf), fua }
+    }
+
     /// Zeros.
     pub(in crate::engine) fn zeroes(ticket: Ticket, range: Range<Lba>, may_punch: bool, fua: bool) -> Self {
         let goal = Goal::Zero { may_punch };
@@ -71,7 +80,7 @@ async fn write_all<'a>(
     // Without write-back nothing that is in memory alone is replied to.
     let is_through = !sides.below.writeback.is_on() && !planted!(LiveTakenIn);
     if request.is_cached && (request.fua || is_through) {
-        keep(&sides.below, &request).await?;
+        keep(&sides.below, request.start, request.len).await?;
     }
     if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
         flush::durable(&sides.below, flush::Covers::Replied).await?;
@@ -79,14 +88,14 @@ async fn write_all<'a>(
     Ok(())
 }
 
-/// Makes what the cache has of a request durable.
-async fn keep(parts: &Parts, request: &Request) -> Result<(), EngineError> {
+/// Makes what the cache has of a range durable.
+pub(super) async fn keep(parts: &Parts, start: Lba, len: Sectors) -> Result<(), EngineError> {
     // A change of members that waits for this holds everything else back.
     let _awaiting = parts.journal.as_ref().map(Journal::begin_awaiting);
     let mark = parts.writeback.cache().map(|cache| cache.journal().mark());
     let is_left = || {
         let cache = parts.writeback.cache();
-        cache.zip(mark).is_some_and(|(cache, mark)| cache.journal().is_left_at(mark, request.start, request.len))
+        cache.zip(mark).is_some_and(|(cache, mark)| cache.journal().is_left_at(mark, start, len))
     };
     while !journal::flush(parts).await? {
         let pressing = parts.journal.as_ref().map(|journal| journal.begin_pressing(&parts.writeback));
@@ -207,7 +216,7 @@ async fn take<'a>(transfer: &mut Transfer<'a>) -> Result<Option<Held<'a>>, Engin
 }
 
 /// Has the cache take a part in. False: there is no room, and it need not.
-fn take_in(transfer: &Transfer<'_>, must: bool) -> bool {
+pub(super) fn take_in(transfer: &Transfer<'_>, must: bool) -> bool {
     let Transfer { parts, goal, at, len, content, .. } = transfer;
     let taken = parts.writeback.with(|cache| match (goal, &content.request) {
         (Goal::Write, Some(buf)) => {

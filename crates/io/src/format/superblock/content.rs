@@ -184,6 +184,13 @@ pub enum SuperblockError {
 }
 
 impl Superblock {
+    /// What the array is read and written in: its sectors, or blocks where each has a checksum.
+    #[must_use]
+    pub fn unit(&self) -> Sectors {
+        let sector = self.sector_size.whole_sectors();
+        if self.integrity == Integrity::None { sector } else { sector.max(BLOCK) }
+    }
+
     /// The first superblocks of the members of a new array, whose UUIDs and areas are given in the order of slots: all
     /// active, and stopped cleanly. Whoever makes it adds what an array may have: a name, the time, and what keeps its
     /// stripes consistent and checks them.
