@@ -36,6 +36,9 @@ macro_rules! mutants {
 }
 
 mutants! {
+    EdgeUnlocked: "a sector is changed in part without its stripe's lock",
+    EdgeOverNewer: "a sector that is changed in part is as it was when that began, whatever the cache took in since",
+    EdgesVolatile: "what covers a sector in part is not made durable",
     JoinerUntold: "the journal of a member that joins is not told what is not to be done again",
     LogCopyUnmended: "a record that one log device lacks is not written there at the next start",
     FailedLogRead: "what a log device has is read that is on record as failed",

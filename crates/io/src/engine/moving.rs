@@ -10,9 +10,9 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::command::Command;
-use crate::format::BLOCK;
 use super::replies::Ticket;
 use super::tasks::{TaskId, Tasks, Waiters};
+use crate::format::BLOCK;
 
 /// See the module.
 #[derive(Debug, Default)]

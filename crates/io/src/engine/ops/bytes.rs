@@ -82,17 +82,13 @@ async fn write_edges(
     let end = at.0 + len.0;
     let unit = core.sides.below.unit().bytes().0;
     let (first, last) = (at.0.next_multiple_of(unit), end / unit * unit);
-    let edges = if first > last {
-        [at.0..end, 0..0]
-    } else {
-        [at.0..first, last..end]
-    };
+    let edges = if first > last { [at.0..end, 0..0] } else { [at.0..first, last..end] };
     for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
         let (from, to) = (index(edge.start - at.0), index(edge.end - at.0));
         let content = buf.as_ref().map(|buf| buf.bytes(from..to));
         change_unit(core, space, edge, content).await?;
     }
-    if fua {
+    if fua && !planted!(EdgesVolatile) {
         flush::flush(&core.sides).await?;
     }
     if first >= last {
@@ -133,7 +129,9 @@ async fn change_unit(
     }
     for must in [false, true] {
         transfer.begin(at, len, Sectors(0));
-        transfer.guard = Some(parts.locks.acquire(transfer.span()).await).filter(|_| !planted!(EdgeUnlocked));
+        if !planted!(EdgeUnlocked) {
+            transfer.guard = Some(parts.locks.acquire(transfer.span()).await);
+        }
         let changed = obtain(&mut transfer, at, len, &within, content).await;
         let is_taken = changed.is_ok() && write::take_in(&transfer, must);
         transfer.guard = None;
