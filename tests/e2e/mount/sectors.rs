@@ -50,9 +50,9 @@ fn assert_takes_bytes(server: &Server) {
     let mut expected = client.read(0, 8192);
     for (at, len) in [(100, 17), (4000, 200), (511, 2)] {
         let bytes = Random::new(at as u64).bytes(len);
-        client.write(at as u64, &bytes);
+        client.write(at, &bytes);
         expected[at..at + len].copy_from_slice(&bytes);
-        assert_same(&client.read(at as u64, len), &bytes, "what was written");
+        assert_same(&client.read(at, len), &bytes, "what was written");
     }
     assert_same(&client.read(0, 8192), &expected, "what is around it");
     client.disconnect();
