@@ -100,14 +100,12 @@ use change::Change;
 use core::Core;
 use executor::Executor;
 use journal::Journal;
-use ops::bytes::BytesRequest;
 use ops::write::Request;
 use parts::Parts;
 use patience::Patience;
 use replies::Ticket;
 use sweeper::Kind;
 use tokens::Tokens;
-use transfer::Goal;
 use work::Work;
 
 /// Runs commands on the members behind `D`; `T` is what the caller wants back with a reply.
@@ -376,14 +374,12 @@ impl<D: Disk, T> Engine<D, T> {
                 Work::Prefetch(prefetch)
             }
             Command::Write { lba, buf, fua } => {
-                let len = Bytes(buf.len() as u64).whole_sectors();
-                let is_cached = sectors.end.0 - sectors.start.0 < len.0;
-                let (goal, range, buf) = (Goal::Write, sectors, Some(buf));
-                Work::Write(Request { ticket, goal, start: lba, range, len, is_cached, buf, fua })
+                let all = (lba, Bytes(buf.len() as u64).whole_sectors());
+                Work::Write(Request::content(ticket, all, sectors, buf, fua))
             }
             Command::ReadBytes { at, buf } => Work::ReadBytes(ticket, at, buf),
-            Command::WriteBytes { at, buf, fua } => Work::WriteBytes(BytesRequest::content(ticket, at, buf, fua)),
-            Command::ZeroBytes { at, len, fua } => Work::WriteBytes(BytesRequest::zeroes(ticket, at, len, fua)),
+            Command::WriteBytes { at, buf, fua } => Work::write_bytes(ticket, at, buf, fua),
+            Command::ZeroBytes { at, len, fua } => Work::zero_bytes(ticket, at, len, fua),
             Command::WriteZeroes { fua, may_punch, .. } => {
                 Work::Write(Request::zeroes(ticket, sectors, may_punch, fua))
             }

@@ -56,6 +56,17 @@ pub(super) enum Work {
 }
 
 impl Work {
+    /// A write of bytes.
+    pub(super) fn write_bytes(ticket: Ticket, at: Bytes, buf: Buf, fua: bool) -> Self {
+        let len = Bytes(buf.len() as u64);
+        Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: Some(buf), fua })
+    }
+
+    /// Zeros of bytes.
+    pub(super) fn zero_bytes(ticket: Ticket, at: Bytes, len: Bytes, fua: bool) -> Self {
+        Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: None, fua })
+    }
+
     /// Whether the engine is busy with it: rounds only serve what is.
     fn counts(&self) -> bool {
         !matches!(self, Self::KeepRecord | Self::KeepIntent | Self::Commit | Self::CommitPages)

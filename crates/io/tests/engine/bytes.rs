@@ -56,13 +56,13 @@ impl Lives {
         cuts.dedup();
         let (mut commands, mut expected) = (Vec::new(), Vec::new());
         for piece in cuts.windows(2) {
-            let (from, to) = (usize::try_from(piece[0]).unwrap(), usize::try_from(piece[1]).unwrap());
+            let (from, to) = (usize::try_from(piece[0]).expect("small"), usize::try_from(piece[1]).expect("small"));
             let (command, outcome) = self.draw(from, to);
             commands.push(command);
             expected.push(outcome);
         }
         // In another order than that of the addresses.
-        let turn = usize::try_from(self.random.below(commands.len() as u64)).unwrap();
+        let turn = usize::try_from(self.random.below(commands.len() as u64)).expect("small");
         commands.rotate_left(turn);
         expected.rotate_left(turn);
         for (result, expected) in self.run_by_and_by(commands).into_iter().zip(expected) {
@@ -79,7 +79,7 @@ impl Lives {
         let mut replies = Vec::new();
         for (token, command) in (0..).zip(commands) {
             self.engine.submit(token, command);
-            let reaps = usize::try_from(self.random.below(4)).unwrap();
+            let reaps = usize::try_from(self.random.below(4)).expect("small");
             self.engine.disk_mut().allow_reaps(reaps);
             self.engine.turn(&mut replies).expect("memory does not break");
         }

@@ -13,6 +13,7 @@ use uraid_layout::{Bytes, Lba, SECTOR_BYTES, Sectors};
 use super::write::Request;
 use super::{flush, held, initialise, read, write};
 use crate::buf::Buf;
+use crate::engine::admission;
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::replies::{Outcome, Ticket};
@@ -28,18 +29,6 @@ pub(in crate::engine) struct BytesRequest {
     pub(in crate::engine) buf: Option<Buf>,
     /// Reply when it is durable.
     pub(in crate::engine) fua: bool,
-}
-
-impl BytesRequest {
-    /// Content.
-    pub(in crate::engine) fn content(ticket: Ticket, at: Bytes, buf: Buf, fua: bool) -> Self {
-        Self { ticket, at, len: Bytes(buf.len() as u64), buf: Some(buf), fua }
-    }
-
-    /// Zeros.
-    pub(in crate::engine) fn zeroes(ticket: Ticket, at: Bytes, len: Bytes, fua: bool) -> Self {
-        Self { ticket, at, len, buf: None, fua }
-    }
 }
 
 /// Fills a buffer from a byte on, and replies.
@@ -99,7 +88,9 @@ async fn write_edges(
     // What members take begins where memory is aligned.
     let from = index(first - at.0);
     buf.as_mut().copy_within(from..from + index(last - first), 0);
-    Ok(Some(Request::content(&core.sides, ticket, whole, buf, fua)))
+    let (start, len) = (whole.start, Sectors(whole.end.0 - whole.start.0));
+    let left = admission::take_in(&core.sides, whole, &buf, fua);
+    Ok(Some(Request::content(ticket, (start, len), left, buf, fua)))
 }
 
 /// Changes bytes of one unit; `content`: to what, or to zeros.

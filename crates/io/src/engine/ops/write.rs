@@ -10,7 +10,6 @@ use uraid_layout::{Lba, Sectors};
 use super::held::{self, Held};
 use super::{flush, journal};
 use crate::buf::Buf;
-use crate::engine::admission;
 use crate::engine::error::EngineError;
 use crate::engine::journal::Journal;
 use crate::engine::parts::Parts;
@@ -37,10 +36,14 @@ pub(in crate::engine) struct Request {
 }
 
 impl Request {
-    /// Content, of which the cache takes in what it can.
-    pub(super) fn content(sides: &Sides, ticket: Ticket, all: Range<Lba>, buf: Buf, fua: bool) -> Self {
-        let (start, len) = (all.start, Sectors(all.end.0 - all.start.0));
-        let range = admission::take_in(sides, all, &buf, fua);
+    /// Content, of which the cache has taken in what is not in `range`.
+    pub(in crate::engine) fn content(
+        ticket: Ticket,
+        (start, len): (Lba, Sectors),
+        range: Range<Lba>,
+        buf: Buf,
+        fua: bool,
+    ) -> Self {
         let is_cached = range.end.0 - range.start.0 < len.0;
         Self { ticket, goal: Goal::Write, start, range, len, is_cached, buf: Some(buf), fua }
     }
