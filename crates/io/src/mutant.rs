@@ -38,6 +38,9 @@ macro_rules! mutants {
 mutants! {
     JoinerUntold: "the journal of a member that joins is not told what is not to be done again",
     LogCopyUnmended: "a record that one log device lacks is not written there at the next start",
+    LogRunKept: "the log goes on in the same run when log devices come and go",
+    LogsUnrecorded: "a change of log devices is said to be made before it is on record",
+    JournalKeptAtLogs: "the journal has something when log devices come and go",
     FailedLogRead: "what a log device has is read that is on record as failed",
     LogFailureIgnored: "a log device that failed a record counts as if it had it",
     LogHungKept: "a log device that hangs is waited for though another one answers",

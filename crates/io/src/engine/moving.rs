@@ -59,9 +59,12 @@ impl Moving {
             Command::Read { lba, buf } | Command::Write { lba, buf, .. } => of_memory(*lba, buf.len()),
             Command::WriteZeroes { lba, len, .. } | Command::Trim { lba, len, .. } => (*lba, len.0),
             // A flush is of what was replied to; closing waits for the window by itself.
-            Command::Flush | Command::Close | Command::Fail { .. } | Command::Join(_) | Command::Replace(_) => {
-                return false;
-            }
+            Command::Flush
+            | Command::Close
+            | Command::Fail { .. }
+            | Command::Join(_)
+            | Command::Replace(_)
+            | Command::ChangeLogs { .. } => return false,
         };
         self.touches(&(lba..Lba(lba.0.saturating_add(len))))
     }
