@@ -1,6 +1,7 @@
 //! Log devices that come, go and take each other's place while the array is used, and what is left of that when the
 //! power goes.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use uraid_io::disk::{log_place, places};
@@ -20,6 +21,9 @@ use crate::support::{RAID5, Random, Shape, buf, noise, size, small};
 
 /// Room for all log devices that there can be, and one more.
 const PLACES: usize = 64 + 5;
+
+/// How many runs of logs there were.
+static RUNS: AtomicU64 = AtomicU64::new(0);
 
 /// Has a log device say who it is, where no share is.
 fn named(mut bytes: Vec<u8>, device: Uuid) -> Vec<u8> {
@@ -61,7 +65,9 @@ fn ask(engine: &mut LogEngine<'_>, change: LogChange, bytes: &[u8], token: u64) 
     if let LogChange::Add { device } | LogChange::Replace { device, .. } = change {
         engine.disk_mut().replace(seat, named(bytes.to_vec(), device));
     }
-    engine.submit(token, Command::ChangeLogs { change, generation: Uuid::from_u128(0xF00 + u128::from(token)) });
+    // Nobody else has this number, whichever test it is.
+    let run = 1 << 64 | u128::from(RUNS.fetch_add(1, Ordering::Relaxed));
+    engine.submit(token, Command::ChangeLogs { change, generation: Uuid::from_u128(run) });
 }
 
 fn changed(engine: &mut LogEngine<'_>, change: LogChange, bytes: &[u8]) -> Result<(), EngineError> {

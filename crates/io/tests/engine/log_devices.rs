@@ -306,7 +306,8 @@ fn live(seed: u64) {
 }
 
 pub(crate) fn recover_where_needed(assembled: Assembled<&mut Power>) -> Option<Assembled<&mut Power>> {
-    if assembled.needs_recovery() { recover(assembled, |_| ()).ok() } else { Some(assembled) }
+    let say = |error: &RecoverError| println!("{error}");
+    if assembled.needs_recovery() { recover(assembled, |_| ()).inspect_err(say).ok() } else { Some(assembled) }
 }
 
 #[test]
