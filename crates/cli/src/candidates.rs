@@ -29,7 +29,8 @@ pub(crate) fn sockets(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates
 }
 
-/// Slots and paths of the members, and paths of the log devices and spares, of the server that the command line names or implies.
+/// Slots and paths of the members, and paths of the log devices and spares, of the server that the command line names
+/// or implies.
 pub(crate) fn members(current: &OsStr) -> Vec<CompletionCandidate> {
     let socket = named_socket(env::args_os());
     let status = in_time(move || Client::find(socket.as_deref())?.ask::<Status>(&Request::Status {}));
