@@ -2,7 +2,8 @@
 //! broken, or exchanged.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -10,9 +11,11 @@ use uraid_tests::array::Array;
 use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Command;
-use uraid_tests::process::Output;
+use uraid_tests::process::{Output, Process};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
+
+use crate::control::metric;
 
 /// A new array with two log devices, and their paths.
 fn created(shape: &Shape) -> (Array, [PathBuf; 2]) {
@@ -36,6 +39,23 @@ fn configure(array: &Array, options: &[&str]) -> Output {
     words.extend(options.iter().map(OsString::from));
     words.extend(array.members().iter().map(OsString::from));
     binary::uraid(words)
+}
+
+/// `uraid` with these words, told of a server.
+fn administer(server: &Server, words: &[&str]) -> Output {
+    let (command, rest) = words.split_first().expect("a command");
+    let socket = ["--socket".into(), OsString::from(server.socket())];
+    binary::uraid([OsString::from(command)].into_iter().chain(socket).chain(rest.iter().map(OsString::from)))
+}
+
+/// The log devices of an array that is served.
+fn served(server: &Server) -> Vec<Value> {
+    let status = administer(server, &["status", "--json"]).success().json();
+    status["log_devices"].as_array().expect("status tells").clone()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain path")
 }
 
 /// What the log devices are on record as, by number.
@@ -208,4 +228,149 @@ fn a_stopped_array_gets_other_log_devices_or_none() {
     let server = Server::start(&array);
     assert_same(&read_export(server.uri()), &image, "without any");
     let _ = server.stop();
+}
+
+/// Log devices are given up, exchanged, added and forgotten while clients write. Whichever is left has all that was
+/// flushed.
+#[test]
+fn a_running_array_gets_other_log_devices() {
+    let (array, [zero, one]) = created(&shape::raid5_of_3());
+    let [two, three] = ["log2", "log3"].map(|name| array.path(name));
+    let mut random = Random::new(11);
+    let mut image = random.bytes(array.expected_size());
+    let options = ["--metrics", "127.0.0.1:0"];
+    let server = Server::start_members(&array, &with(&array, &[zero.clone(), one.clone()]), &options);
+    let address = server.line_after("metrics at http://");
+    let present = |log| metric(&address, &format!("uraid_log_device_present{{log_device=\"{log}\"}}"));
+    write_export(server.uri(), &image);
+    let mut client = server.connect();
+    let mut put = |block: usize| {
+        let (at, data) = (block * 9 * 4096, random.bytes(4096));
+        client.write(at, &data);
+        client.flush();
+        image[at..at + 4096].copy_from_slice(&data);
+        image.clone()
+    };
+    put(0);
+    let _ = administer(&server, &["fail", text(&one)]).success();
+    assert_eq!(served(&server)[1]["state"], "failed");
+    let last = administer(&server, &["fail", text(&zero)]).stderr;
+    assert!(last.contains("log device 0 is the only one that works"), "{last}");
+    put(1);
+    let told = administer(&server, &["replace", text(&one), text(&two)]).success().text();
+    assert!(told.contains("is log device 1 now, in the place of"), "{told}");
+    put(2);
+    let told = administer(&server, &["add", "--log-device", text(&three)]).success().text();
+    assert!(told.contains("is log device 2 now"), "{told}");
+    put(3);
+    let used = administer(&server, &["remove", text(&zero)]).stderr;
+    assert!(used.contains("the array still uses log device 0: fail it first"), "{used}");
+    let _ = administer(&server, &["fail", text(&zero)]).success();
+    let _ = administer(&server, &["remove", text(&zero)]).success();
+    let image = put(4);
+    // The last one has the number of the one that is gone.
+    let devices = served(&server);
+    let paths: Vec<&str> = devices.iter().map(|device| device["path"].as_str().expect("a path")).collect();
+    assert_eq!(paths, [text(&three), text(&two)]);
+    let is_well = |device: &Value| device["state"] == "active" && device["records"].as_u64() > Some(0);
+    assert!(devices.iter().all(is_well), "{devices:?}");
+    let health = administer(&server, &["status", "--json"]).success().json()["health"].clone();
+    assert_eq!((&health["state"], &health["log_devices_left"]), (&Value::from("whole"), &Value::from(2)), "{health}");
+    assert_eq!([0, 1, 2].map(present), [Some("1".to_owned()), Some("1".to_owned()), None]);
+    server.kill();
+    for left in [&two, &three] {
+        let alone = [left.clone()];
+        let server = Server::start_members(&array, &with(&array, &alone), &["--degraded", "--read-only"]);
+        assert_same(&read_export(server.uri()), &image, text(left));
+        let _ = server.stop();
+    }
+    // What the array has forgotten is left out.
+    let server = Server::start_members(&array, &with(&array, &[zero, one, two, three]), &[]);
+    assert_same(&read_export(server.uri()), &image, "with all of them");
+    let _ = server.stop();
+}
+
+/// What makes no log device of a running array is refused by name, and nothing is written to it.
+#[test]
+fn what_a_running_array_does_not_take_is_refused_and_not_written() {
+    let shape = shape::raid5_of_3();
+    let (_other, others) = created(&shape);
+    let (array, logs) = created(&shape);
+    let small = array.path("small");
+    std::fs::write(&small, vec![0; 1 << 20]).expect("written");
+    let server = Server::start_members(&array, &with(&array, &logs), &[]);
+    let member = array.members()[0].clone();
+    let link = array.path("link");
+    std::os::unix::fs::symlink(&logs[0], &link).expect("linked");
+    let cases: [(&Path, &str); 5] = [
+        (&member, "is a member of the array"),
+        (&logs[1], "one of its log devices"),
+        (&link, "one of its log devices"),
+        (&others[0], "holds uraid log device"),
+        (&small, "too few for the log"),
+    ];
+    for (path, expected) in cases {
+        let is_used = path != small && path != others[0];
+        let before = (!is_used).then(|| std::fs::read(path).expect("read"));
+        for words in [["add", "--log-device", text(path)], ["replace", text(&logs[0]), text(path)]] {
+            let refused = administer(&server, &words);
+            assert!(refused.code == Some(1) && refused.stderr.contains(expected), "{words:?}: {}", refused.stderr);
+            assert!(refused.stderr.contains(text(path)), "{words:?}: {}", refused.stderr);
+        }
+        assert!(before.is_none_or(|before| before == std::fs::read(path).expect("read")), "{expected}");
+    }
+    let new = array.path("new");
+    let sized = administer(&server, &["replace", "--size", "64M", text(&logs[0]), text(&new)]).stderr;
+    assert!(sized.contains("leave --size out") && !new.exists(), "{sized}");
+    assert_eq!(served(&server).len(), 2);
+    let _ = server.stop();
+    let plain = Array::create(&shape);
+    let server = Server::start(&plain);
+    let refused = administer(&server, &["add", "--log-device", text(&new)]).stderr;
+    assert!(refused.contains("the log of this array is on its members") && !new.exists(), "{refused}");
+    let _ = server.stop();
+}
+
+/// A server that is killed somewhere in an exchange leaves an array with all that was flushed, whichever log devices it
+/// has by then.
+#[test]
+fn a_kill_during_an_exchange_loses_nothing() {
+    let (array, logs) = created(&shape::raid5_of_3());
+    let mut random = Random::new(5);
+    let mut image = random.bytes(array.expected_size());
+    let mut paths = logs.to_vec();
+    let has_header = |bytes: Vec<u8>| bytes.windows(8).take(64 << 10).any(|part| part == b"\x8dULDEV\r\n");
+    let is_made = |path: &PathBuf| std::fs::read(path).is_ok_and(has_header);
+    for round in 0..12 {
+        let server = Server::start_members(&array, &with(&array, &paths), &["--degraded"]);
+        if round == 0 {
+            write_export(server.uri(), &image);
+        }
+        let old = served(&server).into_iter().find(|device| device["state"] == "active").expect("one is active");
+        let new = array.path(&format!("new{round}"));
+        let mut command = binary::command();
+        command.args(["replace", "--socket", text(server.socket()), old["path"].as_str().expect("a path"), text(&new)]);
+        let mut client = server.connect();
+        let replacing = Process::start(command);
+        // The later the round, the further the exchange has come.
+        for _ in 0..round * 4 {
+            let (at, data) = (random.below(image.len() / 4096) * 4096, random.bytes(4096));
+            client.write(at, &data);
+            client.flush();
+            image[at..at + 4096].copy_from_slice(&data);
+        }
+        server.kill();
+        let _ = replacing.finish(Duration::from_secs(60));
+        paths.push(new);
+        paths.retain(is_made);
+        let server = Server::start_members(&array, &with(&array, &paths), &["--degraded"]);
+        assert_same(&read_export(server.uri()), &image, &format!("round {round}"));
+        // At most one was left out of the table.
+        let devices = served(&server);
+        let known = |path: &PathBuf| devices.iter().any(|device| device["path"] == text(path));
+        let (kept, left): (Vec<PathBuf>, Vec<PathBuf>) = paths.into_iter().partition(known);
+        assert!(devices.len() == 2 && kept.len() == 2 && left.len() < 2, "round {round}: {devices:?}");
+        let _ = server.stop();
+        paths = kept;
+    }
 }

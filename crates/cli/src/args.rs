@@ -61,17 +61,17 @@ pub(crate) enum Command {
     Wait(WaitArgs),
     /// Stop a server and mark its array clean
     Stop(StopArgs),
-    /// Add a member and rebuild it, or add a spare
+    /// Add a member and rebuild it, or add a spare or a log device
     #[command(visible_aliases = ["attach", "online"])]
     Add(AddArgs),
-    /// Copy a member to a new one, then use the new one
+    /// Copy a member to a new one, then use the new one; or exchange a log device
     Replace(ReplaceArgs),
-    /// Stop using a member
+    /// Stop using a member or a log device
     ///
-    /// The member itself records that it has failed, if it can still be written.
+    /// A member itself records that it has failed, if it can still be written.
     #[command(visible_alias = "offline")]
     Fail(MemberArgs),
-    /// Release a failed member or a spare
+    /// Release a failed member or log device, or a spare
     #[command(visible_alias = "detach")]
     Remove(MemberArgs),
     /// Check that the members agree, and repair them

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::builder::StyledStr;
 use clap_complete::engine::{CompletionCandidate, PathCompleter, ValueCompleter as _};
 use uraid_serve::client::Client;
-use uraid_serve::protocol::{MemberState, Request, Status};
+use uraid_serve::protocol::{LogDevice, MemberState, Request, Status};
 use uraid_serve::running;
 
 /// How long servers may take for a completion: a person is waiting.
@@ -29,11 +29,12 @@ pub(crate) fn sockets(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates
 }
 
-/// Slots and paths of the members, and paths of the spares, of the server that the command line names or implies.
+/// Slots and paths of the members, and paths of the log devices and spares, of the server that the command line names
+/// or implies.
 pub(crate) fn members(current: &OsStr) -> Vec<CompletionCandidate> {
     let socket = named_socket(env::args_os());
     let status = in_time(move || Client::find(socket.as_deref())?.ask::<Status>(&Request::Status {}));
-    let Some(Ok(Status { members, spares, .. })) = status else { return Vec::new() };
+    let Some(Ok(Status { members, log_devices, spares, .. })) = status else { return Vec::new() };
     let mut candidates = Vec::new();
     for member in members {
         let state = match member.state {
@@ -45,6 +46,8 @@ pub(crate) fn members(current: &OsStr) -> Vec<CompletionCandidate> {
         candidates.push(candidate(member.slot.to_string(), &format!("{state}, {path}")));
         candidates.push(candidate(path, &format!("{state}, slot {}", member.slot)));
     }
+    let log = |log: LogDevice| candidate(log.path.unwrap_or_else(|| log.uuid.to_string()), "log device");
+    candidates.extend(log_devices.into_iter().map(log));
     candidates.extend(spares.into_iter().map(|spare| candidate(spare.path, "spare")));
     candidates.retain(|candidate| goes_on(candidate, current));
     candidates

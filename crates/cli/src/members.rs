@@ -1,4 +1,4 @@
-//! `uraid fail`, `remove`, `add` and `replace`: change the members of a running array.
+//! `uraid fail`, `remove`, `add` and `replace`: change the members and log devices of a running array.
 
 use std::path::{PathBuf, absolute};
 
@@ -7,7 +7,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 use uraid_layout::Bytes;
-use uraid_serve::protocol::{Added, Replaced, Request};
+use uraid_serve::protocol::{Added, LogAdded, Replaced, Request, Successor};
 use uuid::Uuid;
 
 use crate::candidates;
@@ -15,12 +15,12 @@ use crate::server_args::ServerArgs;
 use crate::terminal::print;
 use crate::values::bytes;
 
-/// A member of an array that is being served.
+/// A member or log device of an array that is being served.
 #[derive(Debug, Args)]
 pub(crate) struct MemberArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// Slot, path or UUID
+    /// Slot, path or UUID of a member; path or UUID of a log device
     #[arg(value_name = "MEMBER", add = ArgValueCompleter::new(candidates::members))]
     member: String,
 }
@@ -41,15 +41,21 @@ struct TakeArgs {
 #[command(after_help = "A former member gets only what it missed. Anything else is added as a new member, or as a
 spare if no member is missing.
 
+With --log-device it becomes a log device of an array that has some. It mirrors the others at once.
+
 Examples:
   uraid add d3.img                                    a former member, or an empty file
   uraid add --size 1G new.img                         a new file of this size
-  uraid add --socket /run/vault.sock /dev/sdf         to another server")]
+  uraid add --socket /run/vault.sock /dev/sdf         to another server
+  uraid add --log-device /dev/nvme2n1p3               one more log device")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     taken: TakeArgs,
+    /// Add it as a log device; a file that does not exist yet gets the size that the log needs
+    #[arg(long, conflicts_with = "size")]
+    log_device: bool,
     /// File or block device
     #[arg(value_name = "PATH")]
     path: PathBuf,
@@ -57,18 +63,22 @@ pub(crate) struct AddArgs {
 
 /// Arguments of `uraid replace`.
 #[derive(Debug, Args)]
-#[command(after_help = "Redundancy is never reduced: the old member is used until the copy is complete.
+#[command(
+    after_help = "Redundancy is never reduced: the old member is used until the copy is complete. A log device is
+exchanged at once, whether the old one works or not.
 
 Examples:
   uraid replace 3 /dev/sdf                            the member in slot 3
   uraid replace --size 1G d3.img new.img              a new file of this size
-  uraid fail new.img                                  gives up the copy")]
+  uraid fail new.img                                  gives up the copy
+  uraid replace /dev/nvme1n1p3 /dev/nvme2n1p3         a log device"
+)]
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
     taken: TakeArgs,
-    /// Slot, path or UUID of the member to replace
+    /// Slot, path or UUID of the member to replace, or path or UUID of the log device
     #[arg(value_name = "OLD", add = ArgValueCompleter::new(candidates::members))]
     old: String,
     /// File or block device
@@ -92,11 +102,20 @@ pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
 
 /// `uraid add`: waits until the member has joined or is a spare, but not until it is rebuilt.
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
-    let AddArgs { server, taken: TakeArgs { size, force }, path } = args;
+    let AddArgs { server, taken: TakeArgs { size, force }, log_device, path } = args;
     let mut client = server.connect()?;
     // A new member's areas are zeroed first.
     client.be_patient()?;
-    let request = Request::Add { path: absolute(path)?, force: *force, size_bytes: size.map(|size| size.0) };
+    let request = Request::Add {
+        path: absolute(path)?,
+        force: *force,
+        log_device: *log_device,
+        size_bytes: size.map(|size| size.0),
+    };
+    if *log_device {
+        let LogAdded { log_device, uuid } = client.ask(&request)?;
+        return print(format_args!("{} ({uuid}) is log device {log_device} now", path.display()));
+    }
     let Added { slot, uuid } = client.ask(&request)?;
     match (slot, uuid) {
         (Some(slot), Some(uuid)) => print(format_args!(
@@ -110,7 +129,7 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
     }
 }
 
-/// `uraid replace`: waits until the copy has begun.
+/// `uraid replace`: waits until the copy has begun, or a log device has been exchanged.
 pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
     let ReplaceArgs { server, taken: TakeArgs { size, force }, old, new } = args;
     let mut client = server.connect()?;
@@ -122,8 +141,13 @@ pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
         force: *force,
         size_bytes: size.map(|size| size.0),
     };
-    let Replaced { slot, uuid, rebuilding } = client.ask(&request)?;
     let new = new.display();
+    let Replaced { slot, uuid, rebuilding } = match client.ask::<Successor>(&request)? {
+        Successor::Member(replaced) => replaced,
+        Successor::LogDevice(LogAdded { log_device, uuid }) => {
+            return print(format_args!("{new} ({uuid}) is log device {log_device} now, in the place of {old}"));
+        }
+    };
     if rebuilding {
         return print(format_args!(
             "slot {slot} had no member: {new} ({uuid}) is being rebuilt there; `uraid status` shows the progress"

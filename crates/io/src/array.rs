@@ -49,7 +49,7 @@ pub use join::{JoinError, JoinOptions, check, check_all, join, make_spare, rejoi
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use logs::OpenedLog;
 pub use losses::Loss;
-pub use new_logs::{FoundLogs, NewLogError, NewLogs, Shares};
+pub use new_logs::{FoundLogs, NewLogError, NewLogs, Shares, make_log};
 pub use open::{Array, OpenOptions, check_presence};
 pub(crate) use overlay::Overlay;
 pub(crate) use pages::{Pages, Record};

@@ -392,6 +392,9 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Fail { member } => Work::Fail(ticket, member),
             Command::Join(joining) => return self.begin_change(Some(ticket), Change::Join(*joining)),
             Command::Replace(joining) => return self.begin_change(Some(ticket), Change::Replace(*joining)),
+            Command::ChangeLogs { change, generation } => {
+                return self.begin_change(Some(ticket), Change::Logs { change, generation });
+            }
         };
         self.executor.start(work);
     }
@@ -457,14 +460,12 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Begins the rounds of superblocks, bitmap and log that somebody waits for, and writes checksums.
     fn begin_rounds(&mut self) {
-        let Self { core, executor, .. } = self;
-        work::rounds(&core.sides.below).for_each(|round| executor.start(round));
+        work::rounds(&self.core.sides.below).for_each(|round| self.executor.start(round));
     }
 
     /// Hands what is to be done to the members.
     fn send(&mut self) {
-        let Self { disk, core, .. } = self;
-        core.sides.below.members.operations.drain_orders(|order| operations::carry_out(order, disk));
+        self.core.sides.below.members.operations.drain_orders(|order| operations::carry_out(order, &mut self.disk));
     }
 
     /// Takes in what the members have completed, and what was given up; whether there was any.
@@ -786,10 +787,9 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Panics
     /// When a scrub's position is beyond the last parity stripe.
     pub fn keep_scrub(&mut self, record: ScrubHistory, at_once: bool) {
-        let members = &self.core.sides.below.members;
         let is_within = record.run.is_none_or(|run| run.position.0 <= self.geometry().stripes().0);
         assert!(is_within, "a scrub is within the array");
-        members.keep_scrub(record, at_once);
+        self.core.sides.below.members.keep_scrub(record, at_once);
     }
 }
 

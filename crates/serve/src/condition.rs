@@ -213,7 +213,11 @@ impl Condition {
             salvage: description.salvage.clone(),
             ..Health::default()
         };
-        log_devices::add_to(&mut health, (self.troubles.failed_logs, self.troubles.stalled_logs), &description.logs);
+        log_devices::add_to(
+            &mut health,
+            (self.troubles.failed_logs, self.troubles.stalled_logs),
+            &description.logs.borrow(),
+        );
         health
     }
 

@@ -178,11 +178,14 @@ impl<D: LiveDisk> Control<D> {
             }
             Request::Fail { member } => self.changes.fail(&member).await.map(|()| Answer::Done {}),
             Request::Remove { member } => self.changes.remove(&member).await.map(|()| Answer::Done {}),
-            Request::Add { path, force, size_bytes } => {
+            Request::Add { path, force, log_device: true, size_bytes } => {
+                self.changes.add_log(path, force, size_bytes).await.map(Answer::LogAdded)
+            }
+            Request::Add { path, force, log_device: false, size_bytes } => {
                 self.changes.add(path, force, size_bytes).await.map(Answer::Added)
             }
             Request::Replace { member, path, force, size_bytes } => {
-                self.changes.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
+                self.changes.replace(&member, path, force, size_bytes).await
             }
             Request::Grow { member_bytes } => {
                 let grown = self.changes.grow(member_bytes.map(Bytes)).await.map(Answer::Grown)?;

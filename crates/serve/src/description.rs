@@ -8,6 +8,7 @@ use uraid_io::array::Array;
 use uraid_io::disk::Disk;
 use uraid_io::engine::survives;
 use uraid_io::format::UnixSeconds;
+use uraid_io::format::superblock::LogIndex;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
@@ -40,7 +41,7 @@ pub(crate) struct Description {
     /// By slot.
     pub(crate) members: RefCell<Vec<Member>>,
     /// By number.
-    pub(crate) logs: Vec<Known>,
+    pub(crate) logs: RefCell<Vec<Known>>,
     /// In the order in which they are used.
     pub(crate) spares: RefCell<Vec<Spare>>,
 }
@@ -88,7 +89,7 @@ impl Description {
             salvage: salvage(array),
             connection_threads,
             members: RefCell::new(members.collect()),
-            logs: log_devices::known(array),
+            logs: RefCell::new(log_devices::known(array)),
             spares: RefCell::new(spares),
         }
     }
@@ -145,6 +146,12 @@ impl Description {
             );
         };
         Ok(MemberIndex(u8::try_from(slot).expect("slots are small numbers")))
+    }
+
+    /// The number of a log device that is named by its path or UUID.
+    pub(crate) fn find_log(&self, name: &str) -> Option<LogIndex> {
+        let logs = self.logs.borrow();
+        log_devices::numbered(&logs).find(|(_, known)| known.is_called(name)).map(|(log, _)| log)
     }
 
     /// Records the member that is about to be in a slot.

@@ -147,7 +147,8 @@ impl Watcher {
         let array = self.description.title();
         let members = event.members();
         let members = members.iter().map(|member| self.description.member(member));
-        let log = event.log_device().and_then(|log| self.description.logs.get(usize::from(log.0)));
+        let logs = self.description.logs.borrow();
+        let log = event.log_device().and_then(|log| logs.get(usize::from(log.0)));
         let members: Vec<String> = members.chain(log.map(Known::name)).collect();
         let health = words(&self.last.get().health(&self.description, &[]));
         event.log(&array, &members, &health);
@@ -183,7 +184,7 @@ mod tests {
             salvage: None,
             connection_threads: 0,
             members: RefCell::new((0..3).map(member).collect()),
-            logs: Vec::new(),
+            logs: RefCell::default(),
             spares: RefCell::default(),
         };
         Watcher::new(Rc::new(description), Condition::default(), None, Rc::new(Notifier::from_env()))

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf, absolute};
 
 use uraid_io::array::Array;
-use uraid_io::disk::Disk;
-use uraid_io::format::superblock::{LogIndex, LogSet};
+use uraid_io::disk::{Disk, log_place};
+use uraid_io::engine::Engine;
+use uraid_io::format::superblock::{LogDevice, LogIndex, LogSet};
 use uuid::Uuid;
 
+use crate::disk::LiveDisk;
 use crate::protocol::{Health, NamedLog};
 use crate::text::list;
 
@@ -22,14 +24,31 @@ pub(crate) struct Known {
 pub(crate) fn known<D: Disk>(array: &Array<D>) -> Vec<Known> {
     let devices = array.superblock.logs.iter().flat_map(|logs| &logs.devices);
     let absolute = |path: &Path| absolute(path).unwrap_or_else(|_| path.to_owned());
-    let known = |(number, device): (usize, &uraid_io::format::superblock::LogDevice)| {
+    let known = |(number, device): (usize, &LogDevice)| {
         let path = array.log_paths.get(number).and_then(Option::as_deref).map(absolute);
         Known { uuid: device.uuid, path }
     };
     devices.enumerate().map(known).collect()
 }
 
+/// The log devices that the array of an engine has now; `before` knows where those were that are not open any more.
+pub(crate) fn now<D: LiveDisk, T>(engine: &Engine<D, T>, before: &[Known]) -> Vec<Known> {
+    let superblock = engine.superblock();
+    let known = |(log, device): (LogIndex, &LogDevice)| {
+        let open = engine.disk().members().get(log_place(log).index()).and_then(Option::as_ref);
+        let open = open.map(|open| absolute(open.path()).unwrap_or_else(|_| open.path().to_owned()));
+        let former = || before.iter().find(|known| known.uuid == device.uuid).and_then(|known| known.path.clone());
+        Known { uuid: device.uuid, path: open.or_else(former) }
+    };
+    (0..).map(LogIndex).zip(superblock.logs.iter().flat_map(|logs| &logs.devices)).map(known).collect()
+}
+
 impl Known {
+    /// Whether a path or UUID names it.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.path.as_ref().is_some_and(|path| path.as_os_str() == name) || self.uuid.to_string() == name
+    }
+
     /// Its path, or its UUID if that is not known.
     pub(crate) fn name(&self) -> String {
         self.path().unwrap_or_else(|| self.uuid.to_string())
@@ -69,9 +88,7 @@ pub(crate) fn degraded(health: &Health) -> Option<String> {
     let verb = if health.log_devices_failed.len() == 1 { "has" } else { "have" };
     let left = match left {
         0 => "none is left".to_owned(),
-        1 => "one is left, and the latest writes are lost with it: stop the server, and give the array new ones with \
-             `uraid configure --log-device`"
-            .to_owned(),
+        1 => "one is left, and the latest writes are lost with it: put another one in with `uraid replace`".to_owned(),
         more => format!("{more} are left"),
     };
     Some(format!("{who} {verb} failed or {verb} been missing, {left}"))

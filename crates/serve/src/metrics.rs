@@ -292,7 +292,7 @@ fn logs(text: &mut Text, logs: &[Option<Fill>]) {
 }
 
 fn log_devices(text: &mut Text, snapshot: &Snapshot, description: &Description) {
-    let devices = log_report::reports(&description.logs, snapshot);
+    let devices = log_report::reports(&description.logs.borrow(), snapshot);
     if devices.is_empty() {
         return;
     }

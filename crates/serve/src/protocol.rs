@@ -16,7 +16,7 @@ use uraid_io::format::badblocks::{self, Lack};
 use uraid_layout::{Lba, Sectors};
 use uuid::Uuid;
 
-pub use devices::{Latency, LogDevice, LogDeviceState, NamedLog};
+pub use devices::{Latency, LogAdded, LogDevice, LogDeviceState, NamedLog};
 
 use crate::shape::WantedShape;
 use crate::sweeps::{Sweep, Work};
@@ -39,21 +39,25 @@ pub enum Request {
     },
     /// Change a setting until the server ends.
     Set { key: String, value: String },
-    /// Fail a member, named by its slot, path or UUID. Answered when that is on record.
+    /// Fail a member, named by its slot, path or UUID, or a log device, by its path or UUID. Answered when that is on
+    /// record.
     Fail { member: String },
-    /// Release a member that the array no longer uses, or a spare.
+    /// Release a member or log device that the array no longer uses, or a spare.
     Remove { member: String },
-    /// Add a returning or a new member, and rebuild it; a spare if no member is missing: [`Added`].
+    /// Add a returning or a new member, and rebuild it; a spare if no member is missing: [`Added`]. Or a log device:
+    /// [`LogAdded`].
     Add {
         path: PathBuf,
         #[serde(default)]
         force: bool,
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        log_device: bool,
         /// Of a file that does not exist yet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size_bytes: Option<u64>,
     },
     /// Copy a member, named by its slot, path or UUID, to a new one, which then takes its place. A missing member is
-    /// rebuilt on the new one: [`Replaced`].
+    /// rebuilt on the new one: [`Replaced`]. A new log device takes the place of one at once: [`LogAdded`].
     Replace {
         member: String,
         path: PathBuf,
@@ -131,6 +135,7 @@ pub(crate) enum Answer {
     ScrubReport(ScrubReport),
     Added(Added),
     Replaced(Replaced),
+    LogAdded(LogAdded),
     Grown(Grown),
     Stopped(Stopped),
     Recording(Recording),
@@ -244,6 +249,14 @@ pub struct Limits {
 pub struct Added {
     pub slot: Option<u8>,
     pub uuid: Option<Uuid>,
+}
+
+/// What a new file or device has become in the place of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Successor {
+    Member(Replaced),
+    LogDevice(LogAdded),
 }
 
 /// An array that has grown.

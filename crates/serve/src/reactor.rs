@@ -9,6 +9,7 @@ pub(crate) mod deleted;
 mod disowning;
 pub(crate) mod grow;
 pub(crate) mod laggards;
+pub(crate) mod logs;
 pub(crate) mod members;
 mod reports;
 pub(crate) mod reshape;

@@ -1,4 +1,4 @@
-//! Making log devices, for a new array or for one that is stopped: looked at first, then made. What they hold counts
+//! Making log devices, for an array that is new, stopped or running: looked at first, then made. What they hold counts
 //! for nothing before members' superblocks say that they are the array's.
 
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::Error;
 use crate::buf::Buf;
 use crate::format::Epoch;
 use crate::format::log_device::LogHeader;
-use crate::format::superblock::{Allocation, LOGS_MAX, LogDevices, MEMBER_MIN};
+use crate::format::superblock::{Allocation, LOGS_MAX, LogChangeError, LogDevices, MEMBER_MIN, Superblock};
 use crate::member::{Access, FileId, Member, MemberError, is_same};
 use crate::{log_device, superblock};
 
@@ -50,6 +50,9 @@ pub enum NewLogError {
     /// The array has no log.
     #[error("log devices are for arrays with a log: choose --consistency log")]
     NoLog,
+    /// The array has none.
+    #[error(transparent)]
+    Change(#[from] LogChangeError),
     /// One can't be used.
     #[error(transparent)]
     Member(#[from] MemberError),
@@ -58,7 +61,8 @@ pub enum NewLogError {
     Io(#[from] Error),
     /// It is named twice.
     #[error(
-        "{path}: is a member of the array, or named as a log device twice; each has to be a file or device of its own",
+        "{path}: is a member of the array, one of its log devices, or named as a log device twice; each has to be a \
+         file or device of its own",
         path = path.display()
     )]
     Twice {
@@ -166,8 +170,15 @@ impl FoundLogs {
     /// # Errors
     /// When one fails.
     pub fn make(self, array: Uuid, name: &str, since: Epoch) -> Result<LogDevices, NewLogError> {
+        let share = self.share;
+        let made = self.make_open(array, name)?;
+        Ok(LogDevices::new(share, made.into_iter().map(|(_, uuid)| uuid), since))
+    }
+
+    /// The same; they stay open.
+    fn make_open(self, array: Uuid, name: &str) -> Result<Vec<(Member, Uuid)>, NewLogError> {
         let Self { devices, share, slots, allocation } = self;
-        let (mut uuids, mut created) = (Vec::new(), Vec::new());
+        let (mut all, mut created) = (Vec::new(), Vec::new());
         for (path, device) in devices {
             let is_new = device.is_none();
             let made = make(&path, device, LogHeader::size_min(share, slots), allocation).and_then(|device| {
@@ -175,18 +186,41 @@ impl FoundLogs {
                 let (uuid, size) = (Uuid::new_v4(), device.size());
                 let header = LogHeader { array, name: name.to_owned(), uuid, size, share, slots };
                 fill(&device, &header, allocation)?;
-                Ok(uuid)
+                Ok((device, uuid))
             });
             match made {
-                Ok(uuid) => uuids.push(uuid),
+                Ok(made) => all.push(made),
                 Err(error) => {
                     created.iter().for_each(|path| unmake(path));
                     return Err(error);
                 }
             }
         }
-        Ok(LogDevices::new(share, uuids, since))
+        Ok(all)
     }
+}
+
+/// Makes one more log device for an array that runs, of which `truth` is a present member's newest superblock, and
+/// `used` are its members and log devices: the device, and who it is. It is the array's only when that is on record
+/// ([`Command::ChangeLogs`](crate::engine::Command::ChangeLogs)).
+///
+/// # Errors
+/// See [`NewLogError`].
+///
+/// # Panics
+/// Never: one is wanted, and one is made.
+pub fn make_log(
+    path: &Path,
+    force: bool,
+    truth: &Superblock,
+    used: &[(PathBuf, Option<FileId>)],
+) -> Result<(Member, Uuid), NewLogError> {
+    let share = truth.logs.as_ref().ok_or(LogChangeError::OnMembers)?.share;
+    let allocation = Allocation::Full;
+    let new = NewLogs { paths: vec![path.to_path_buf()], may_be_single: true, force, allocation };
+    let shares = Shares { slots: truth.spec.members, needed: share, wanted: share, is_exact: true };
+    let found = new.find(shares, used, Some(truth.array))?.expect("one is wanted");
+    Ok(found.make_open(truth.array, &truth.name)?.pop().expect("one was made"))
 }
 
 fn make(path: &Path, device: Option<Member>, size: Bytes, allocation: Allocation) -> Result<Member, NewLogError> {

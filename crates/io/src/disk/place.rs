@@ -1,5 +1,6 @@
 //! What a disk has where: members by slot, one more place for a member that is to take another one's, and log devices
-//! behind them, beyond what a [`MemberSet`](uraid_layout::MemberSet) can have.
+//! behind them, beyond what a [`MemberSet`](uraid_layout::MemberSet) can have. One more is for a log device that is to
+//! take another one's place, too.
 
 use uraid_layout::MemberIndex;
 
@@ -9,7 +10,7 @@ use crate::format::superblock::{LOGS_MAX, LogIndex};
 const FIRST_LOG: u8 = 64;
 
 /// How many places a disk has at most.
-pub(crate) const PLACES: usize = FIRST_LOG as usize + LOGS_MAX;
+pub(crate) const PLACES: usize = FIRST_LOG as usize + LOGS_MAX + 1;
 
 /// Where a disk has a log device.
 #[must_use]

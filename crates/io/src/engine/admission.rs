@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use uraid_layout::{Bytes, Lba, Sectors};
 
-use super::change::{check_join, check_replace};
+use super::change::{check_join, check_logs, check_replace};
 use super::command::Command;
 use super::error::EngineError;
 use super::parts::Parts;
@@ -40,6 +40,7 @@ pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, Engine
         Command::Fail { member } => return members.check_fail(*member).map(|()| itself()),
         Command::Join(joining) => return check_join(parts, joining).map(|()| itself()),
         Command::Replace(joining) => return check_replace(parts, joining).map(|()| itself()),
+        Command::ChangeLogs { change, .. } => return check_logs(parts, *change).map(|()| itself()),
     };
     let capacity = members.capacity();
     if lba.0.checked_add(len.0).is_none_or(|end| end > capacity.0) {

@@ -7,7 +7,7 @@ use super::error::EngineError;
 use super::log::Log;
 use super::parts::Parts;
 use crate::format::badblocks::BadBlocks;
-use crate::format::superblock::{Consistency, Integrity, Superblock};
+use crate::format::superblock::{Consistency, Integrity, LogChange, Superblock};
 
 /// A member that is to join.
 #[derive(Clone, Debug)]
@@ -35,6 +35,20 @@ pub(super) enum Change {
     Replace(Joining),
     /// The copy takes the member's place.
     Switch { slot: MemberIndex },
+    /// Log devices come and go; with the next runs of the log and of the journal.
+    Logs { change: LogChange, generation: Uuid },
+}
+
+/// Whether log devices can change so.
+///
+/// # Errors
+/// Why they can't.
+pub(super) fn check_logs(parts: &Parts, change: LogChange) -> Result<(), EngineError> {
+    let members = &parts.members;
+    members.check_at_rest()?;
+    members.record().any().check_logs(change)?;
+    members.check_changes()?;
+    if members.is_suspect() { Err(EngineError::Suspect) } else { Ok(()) }
 }
 
 /// Whether a member can join.

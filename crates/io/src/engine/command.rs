@@ -1,10 +1,12 @@
 //! What clients and administrators ask for, and what they are told.
 
 use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
+use uuid::Uuid;
 
 use super::change::Joining;
 use super::error::EngineError;
 use crate::buf::Buf;
+use crate::format::superblock::LogChange;
 
 /// What a client asks for.
 #[derive(Debug)]
@@ -72,8 +74,9 @@ pub enum Command {
     },
     /// Reply when everything that was replied to before is durable.
     Flush,
-    /// Give a member up, as if it had failed; replied to when that is on record on the others. Refused where the level
-    /// would not survive it. Of a member that was missing from the start, put that on record.
+    /// Give a member up, or the log device at that place, as if it had failed; replied to when that is on record on the
+    /// others. Refused where the level would not survive it, and of the last log device. Of a member that was missing
+    /// from the start, put that on record.
     Fail {
         /// The member.
         member: MemberIndex,
@@ -85,6 +88,15 @@ pub enum Command {
     /// has everything. Replied to when that has begun. At the end the members have changed places on the disk: who is
     /// at the seat then can be taken out.
     Replace(Box<Joining>),
+    /// Have log devices come and go; one that comes was made for the array, and the caller has put it at the place
+    /// behind those that there are. Replied to when that is on record; what comes meanwhile waits. Whoever leaves is at
+    /// the place behind those that there are then, and can be taken out.
+    ChangeLogs {
+        /// How.
+        change: LogChange,
+        /// The next runs of the log and of the journal: a number that nobody can guess.
+        generation: Uuid,
+    },
     /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed
     /// again since. A later write marks them dirty again.
     Close,

@@ -168,7 +168,7 @@ impl Core {
     /// Begins a change of who is there: from now on commands wait.
     pub(super) fn begin_change(&self, change: &Change) {
         let promotes = if let Change::Promote(joining) = change { Some(joining.superblock.slot) } else { None };
-        let needs_seat = !matches!(change, Change::Join(_));
+        let needs_seat = !matches!(change, Change::Join(_) | Change::Logs { .. });
         let is_switch = matches!(change, Change::Switch { .. });
         *self.barrier.borrow_mut() = Some(Barrier { needs_seat, is_switch, promotes, held: Vec::new() });
         for Parts { repairs, .. } in self.sides.all() {

@@ -4,7 +4,7 @@ use uraid_layout::plan::MethodCounts;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 
 use crate::disk::log_at;
-use crate::format::superblock::{LOGS_MAX, LogIndex};
+use crate::format::superblock::{LOGS_MAX, LogChange, LogIndex};
 
 /// How much of something bounded is in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,6 +206,19 @@ impl Counters {
     /// Begins anew for another member in a slot.
     pub(super) fn forget(&mut self, member: MemberIndex) {
         self.members[member.index()] = MemberCounters::default();
+    }
+
+    /// Begins anew for a log device that comes, of which there were so many. Whoever gets another number keeps its own.
+    pub(super) fn change_logs(&mut self, change: LogChange, count: usize) {
+        let forgotten = match change {
+            LogChange::Add { .. } => count,
+            LogChange::Replace { log, .. } => usize::from(log.0),
+            LogChange::Remove { log } => {
+                self.logs.swap(usize::from(log.0), count - 1);
+                count - 1
+            }
+        };
+        self.logs[forgotten] = MemberCounters::default();
     }
 
     pub(super) fn planned(&mut self, methods: MethodCounts) {

@@ -7,6 +7,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 use crate::cache::Unwritten;
 use crate::format::badblocks::Full;
+use crate::format::superblock::LogChangeError;
 
 /// Why a command failed, or why there is no engine.
 #[derive(Debug, Error)]
@@ -188,6 +189,9 @@ pub enum EngineError {
     /// A member is being copied to another one already, or this one's place is being taken.
     #[error("a member is being replaced; wait until that is done, or fail the new member to stop it")]
     Replacing,
+    /// Log devices can't change so.
+    #[error(transparent)]
+    LogDevices(#[from] LogChangeError),
     /// There is no place for one more.
     #[error(
         "an array of 64 members has no room for a 65th to copy to: fail the member, remove it, and add the new one"

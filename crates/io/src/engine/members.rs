@@ -16,6 +16,7 @@ use std::rc::Rc;
 use smallvec::{SmallVec, smallvec};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
+use uuid::Uuid;
 
 use super::between::{Between, Side};
 use super::counters::Counters;
@@ -26,7 +27,7 @@ use super::record::{Record, Writes};
 use super::tasks::{Tasks, Waiters};
 use super::troubles::{Troubled, Troubles};
 use crate::disk::{DiskError, log_at, log_place};
-use crate::format::superblock::{LOGS_MAX, LogIndex, LogSet, ScrubHistory};
+use crate::format::superblock::{LOGS_MAX, LogChange, LogChangeError, LogIndex, LogSet, ScrubHistory};
 
 /// See the module.
 #[derive(Debug)]
@@ -319,7 +320,7 @@ impl Members {
     /// Whether a member can be given up.
     ///
     /// # Errors
-    /// [`EngineError::NotThere`]; [`EngineError::Needed`]; as [`Members::check_changes`].
+    /// [`EngineError::NotThere`]; [`EngineError::Needed`]; [`EngineError::LogDevices`]; as [`Members::check_changes`].
     pub(super) fn check_fail(&self, member: MemberIndex) -> Result<(), EngineError> {
         if let Some(log) = log_at(member) {
             return self.check_fail_log(log);
@@ -340,10 +341,10 @@ impl Members {
 
     /// The same of a log device.
     fn check_fail_log(&self, log: LogIndex) -> Result<(), EngineError> {
-        let (logs, member) = (self.logs(), log_place(log));
+        let logs = self.logs();
         match logs.contains(log) {
-            false => Err(EngineError::NotThere { member }),
-            true if logs.len() == 1 => Err(EngineError::Needed { member }),
+            false => Err(LogChangeError::HasFailed { log }.into()),
+            true if logs.len() == 1 => Err(LogChangeError::Last { log }.into()),
             true => self.check_changes(),
         }
     }
@@ -446,6 +447,22 @@ impl Members {
         tracing::error!(logs = %failed, "log devices failed; the array continues without them");
         self.record.borrow_mut().fail_logs(failed);
         self.demand_record();
+    }
+
+    /// Has log devices come and go, with the next round. Whoever comes is at the place behind them, and whoever goes is
+    /// there afterwards. Nothing is under way.
+    pub(super) fn change_logs(&self, change: LogChange, generation: Uuid) {
+        let (count, exchanged) = {
+            let record = self.record.borrow();
+            let logs = record.any().logs.as_ref().expect("log devices are changed where there are some");
+            (logs.devices.len(), logs.exchanged(change))
+        };
+        if let Some((one, other)) = exchanged {
+            self.operations.exchange(log_place(one), log_place(other));
+        }
+        self.counters.borrow_mut().change_logs(change, count);
+        self.troubled.borrow_mut().set_stalled_logs(LogSet::EMPTY);
+        self.record.borrow_mut().change_logs(change, generation);
     }
 
     /// Takes in a member at a slot that was missing, to be rebuilt, in what plans rest on.

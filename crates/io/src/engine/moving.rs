@@ -68,9 +68,12 @@ impl Moving {
             Command::ReadBytes { at, buf } | Command::WriteBytes { at, buf, .. } => of_bytes(*at, buf.len() as u64),
             Command::ZeroBytes { at, len, .. } => of_bytes(*at, len.0),
             // A flush is of what was replied to; closing waits for the window by itself.
-            Command::Flush | Command::Close | Command::Fail { .. } | Command::Join(_) | Command::Replace(_) => {
-                return false;
-            }
+            Command::Flush
+            | Command::Close
+            | Command::Fail { .. }
+            | Command::Join(_)
+            | Command::Replace(_)
+            | Command::ChangeLogs { .. } => return false,
         };
         self.touches(&(lba..Lba(lba.0.saturating_add(len))))
     }

@@ -12,6 +12,7 @@ mod held;
 pub(super) mod initialise;
 pub(super) mod join;
 pub(super) mod journal;
+mod logs;
 pub(super) mod read;
 pub(super) mod reshape;
 pub(super) mod write;

@@ -17,8 +17,8 @@ use crate::buf::{Buf, Lease};
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, Seal};
 use crate::format::superblock::{
-    Blank, Consistency, LogDevices, LogSet, Reshape, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState,
-    Superblock, encode,
+    Blank, Consistency, LogChange, LogDevices, LogSet, Reshape, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry,
+    SlotState, Superblock, encode,
 };
 
 /// What is on record.
@@ -194,6 +194,22 @@ impl Record {
     /// Notes log devices that lack something.
     pub(crate) fn fail_logs(&mut self, logs: LogSet) {
         self.wanted.failed_logs = self.wanted.failed_logs.union(logs);
+    }
+
+    /// Has log devices come and go, with the next round, and new runs of the log and of the journal. All that is wanted
+    /// is on record, and the members are marked clean: nothing counts that any log device has.
+    pub(super) fn change_logs(&mut self, change: LogChange, generation: Uuid) {
+        let since = Epoch(self.any().epoch.0 + 1);
+        for logs in self.superblocks.iter_mut().flatten().filter_map(|own| own.logs.as_mut()) {
+            logs.change(change, since);
+        }
+        // By number, of which some are others' now.
+        let failed = self.any().logs.as_ref().map(LogDevices::failed).unwrap_or_default();
+        (self.durable.failed_logs, self.wanted.failed_logs) = (failed, failed);
+        if !planted!(LogRunKept) {
+            self.renew(generation);
+        }
+        self.wanted.replaced += 1;
     }
 
     /// Has it recorded that the members that are being rebuilt durably have what is before a stripe.

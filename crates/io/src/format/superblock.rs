@@ -23,7 +23,7 @@ pub use codec::{decode, encode};
 pub use content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 pub use copies::newest;
 pub(crate) use copies::{erased, newest_beside};
-pub use logs::{LOGS_MAX, LogDevice, LogDevices, LogIndex, LogSet};
+pub use logs::{LOGS_MAX, LogChange, LogChangeError, LogDevice, LogDevices, LogIndex, LogSet};
 pub use reshape::Reshape;
 pub use scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 pub use settings::{Allocation, Consistency, Integrity, NameError};

@@ -1,4 +1,5 @@
-//! Log devices: what they lose and what they keep, when they fail, are left out, come back, and lose power.
+//! Log devices: what they lose and what they keep, when they fail, are left out, come back, are exchanged, and lose
+//! power.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -22,27 +23,27 @@ use crate::reshape::Power;
 use crate::support::{RAID5, Random, Shape, buf, rm2, size, small};
 
 /// What the array's devices have for each member; enough for a journal of pages, or not.
-const SHARES: [u64; 2] = [256 << 10, 64 << 10];
+pub(crate) const SHARES: [u64; 2] = [256 << 10, 64 << 10];
 
 const PAGES: u64 = 64;
 
-fn device(log: u8) -> Uuid {
+pub(crate) fn device(log: u8) -> Uuid {
     Uuid::from_bytes([200 + log; 16])
 }
 
-fn log(number: u8) -> LogIndex {
+pub(crate) fn log(number: u8) -> LogIndex {
     LogIndex(number)
 }
 
 /// An array with log devices, as it was made: members by slot, and its log devices at their places.
-struct Made {
-    shape: Shape,
-    share: Bytes,
-    images: Members,
+pub(crate) struct Made {
+    pub(crate) shape: Shape,
+    pub(crate) share: Bytes,
+    pub(crate) images: Members,
 }
 
 impl Made {
-    fn new(shape: Shape, share: u64, logs: u8) -> Self {
+    pub(crate) fn new(shape: Shape, share: u64, logs: u8) -> Self {
         let (shape, share) = (Shape { consistency: Consistency::Log, ..shape }, Bytes(share));
         let table = LogDevices::new(share, (0..logs).map(device), Epoch(1));
         let mut members = shape.members(MemberSet::EMPTY);
@@ -64,7 +65,7 @@ fn superblock(bytes: &[u8]) -> Option<Superblock> {
 }
 
 /// What the members say of the log devices.
-fn on_record(images: &Members) -> LogDevices {
+pub(crate) fn on_record(images: &Members) -> LogDevices {
     let newest = images.iter().flatten().filter_map(|bytes| superblock(bytes)).max_by_key(|own| own.epoch);
     newest.expect("a member").logs.expect("the array has log devices")
 }
@@ -89,14 +90,14 @@ fn open<'a>(
 }
 
 /// What each sector may hold: of each the last version that was flushed, and those that came after that.
-struct Model {
-    versions: Vec<Vec<u64>>,
+pub(crate) struct Model {
+    pub(crate) versions: Vec<Vec<u64>>,
     next: u64,
 }
 
 /// A write that was not replied to, or not flushed.
 #[derive(Clone, Copy)]
-struct Pending {
+pub(crate) struct Pending {
     lba: u64,
     len: u64,
     version: u64,
@@ -112,11 +113,11 @@ fn content(version: u64, lba: u64) -> [u8; 512] {
 }
 
 impl Model {
-    fn new(capacity: Sectors) -> Self {
+    pub(crate) fn new(capacity: Sectors) -> Self {
         Self { versions: vec![vec![0]; size(Bytes(capacity.0))], next: 1 }
     }
 
-    fn begin(&mut self, lba: u64, len: u64) -> (Pending, Vec<u8>) {
+    pub(crate) fn begin(&mut self, lba: u64, len: u64) -> (Pending, Vec<u8>) {
         let pending = Pending { lba, len, version: self.next };
         self.next += 1;
         let sectors = lba..lba + len;
@@ -125,14 +126,14 @@ impl Model {
     }
 
     /// Everything that was replied to before is durable, up to this version of each sector.
-    fn durable(&mut self, Pending { lba, len, version }: Pending) {
+    pub(crate) fn durable(&mut self, Pending { lba, len, version }: Pending) {
         for lba in lba..lba + len {
             self.versions[size(Bytes(lba))].retain(|&other| other >= version);
         }
     }
 
     /// Looks at what is there: that is what counts from now on.
-    fn look(&mut self, found: &[u8], context: &str) {
+    pub(crate) fn look(&mut self, found: &[u8], context: &str) {
         for (lba, (bytes, versions)) in (0..).zip(found.chunks(512).zip(&mut self.versions)) {
             let is = |version: &&u64| content(**version, lba) == *bytes;
             let version = versions.iter().find(is);
@@ -142,10 +143,10 @@ impl Model {
     }
 }
 
-type LogEngine<'a> = Engine<&'a mut Power, u64>;
+pub(crate) type LogEngine<'a> = Engine<&'a mut Power, u64>;
 
 /// Runs the engine until it has nothing to do, or the power is off; the replies.
-fn settle(engine: &mut LogEngine<'_>) -> Vec<Reply<u64>> {
+pub(crate) fn settle(engine: &mut LogEngine<'_>) -> Vec<Reply<u64>> {
     let mut replies = Vec::new();
     for _ in 0..2000 {
         if engine.turn(&mut replies).is_err() || engine.disk().left == 0 {
@@ -159,7 +160,7 @@ fn settle(engine: &mut LogEngine<'_>) -> Vec<Reply<u64>> {
     replies
 }
 
-fn read_all(engine: &mut LogEngine<'_>) -> Vec<u8> {
+pub(crate) fn read_all(engine: &mut LogEngine<'_>) -> Vec<u8> {
     let capacity = engine.geometry().capacity();
     let mut all = Vec::new();
     for lba in (0..capacity.0).step_by(64) {
@@ -173,7 +174,7 @@ fn read_all(engine: &mut LogEngine<'_>) -> Vec<u8> {
 }
 
 /// Writes and flushes as long as there is power. Those that were replied to are in the model.
-fn work(engine: &mut LogEngine<'_>, model: &mut Model, random: &mut Random, commands: u64) {
+pub(crate) fn work(engine: &mut LogEngine<'_>, model: &mut Model, random: &mut Random, commands: u64) {
     let capacity = engine.geometry().capacity().0;
     let is_checked = engine.superblock().integrity != Integrity::None;
     let mut replied: Vec<Pending> = Vec::new();
@@ -222,7 +223,7 @@ fn work(engine: &mut LogEngine<'_>, model: &mut Model, random: &mut Random, comm
     }
 }
 
-fn shapes() -> [Shape; 5] {
+pub(crate) fn shapes() -> [Shape; 5] {
     let wide = |shape| Shape { chunk: 8 << 10, ..shape };
     let checked = Shape { integrity: Integrity::Crc32, ..wide(small(RAID5, 3)) };
     let mirror = small(Level::Raid10 { copies: 2 }, 4);
@@ -304,7 +305,7 @@ fn live(seed: u64) {
     }
 }
 
-fn recover_where_needed(assembled: Assembled<&mut Power>) -> Option<Assembled<&mut Power>> {
+pub(crate) fn recover_where_needed(assembled: Assembled<&mut Power>) -> Option<Assembled<&mut Power>> {
     if assembled.needs_recovery() { recover(assembled, |_| ()).ok() } else { Some(assembled) }
 }
 
@@ -317,7 +318,7 @@ fn what_was_flushed_is_there_whatever_becomes_of_the_log_devices() {
 }
 
 /// The engine of an array that is opened, with a cache.
-fn engine_of<'a>(power: &'a mut Power, images: &Members, hidden: LogSet) -> (LogEngine<'a>, Pool) {
+pub(crate) fn engine_of<'a>(power: &'a mut Power, images: &Members, hidden: LogSet) -> (LogEngine<'a>, Pool) {
     let assembled = open(power, images, hidden, Access::ReadWrite).expect("opened");
     let assembled = recover_where_needed(assembled).expect("recovered");
     let pool = Pool::new(Bytes((PAGES + 1024) * 4096));
@@ -326,16 +327,16 @@ fn engine_of<'a>(power: &'a mut Power, images: &Members, hidden: LogSet) -> (Log
 }
 
 /// Writes a block durably, that no journal had before.
-fn put(engine: &mut LogEngine<'_>, lba: u64, fill: u8) -> Vec<Reply<u64>> {
+pub(crate) fn put(engine: &mut LogEngine<'_>, lba: u64, fill: u8) -> Vec<Reply<u64>> {
     engine.submit(lba, Command::Write { lba: Lba(lba), buf: buf(&[fill; 4096]), fua: true });
     settle(engine)
 }
 
-fn block_of(engine: &mut LogEngine<'_>, lba: u64) -> u8 {
+pub(crate) fn block_of(engine: &mut LogEngine<'_>, lba: u64) -> u8 {
     read_all(engine)[size(Bytes(lba * 512))]
 }
 
-fn journaled() -> Made {
+pub(crate) fn journaled() -> Made {
     Made::new(Shape { chunk: 8 << 10, ..small(RAID5, 3) }, SHARES[0], 2)
 }
 
@@ -458,7 +459,7 @@ fn an_array_whose_last_log_device_fails_is_frozen() {
 }
 
 /// Lets time pass until everything is in place and rebuilt.
-fn rest(engine: &mut LogEngine<'_>) {
+pub(crate) fn rest(engine: &mut LogEngine<'_>) {
     for _ in 0..400 {
         engine.tick();
         assert!(settle(engine).is_empty());

@@ -15,6 +15,7 @@ mod grow;
 mod intent;
 mod journal;
 mod log;
+mod log_changes;
 mod log_devices;
 mod lost_sums;
 mod open_records;

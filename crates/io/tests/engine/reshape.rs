@@ -86,6 +86,12 @@ impl Power {
         }
     }
 
+    /// Puts other bytes in at a place.
+    pub(crate) fn replace(&mut self, place: MemberIndex, bytes: Vec<u8>) {
+        drop(self.inner.replace(place, Some(bytes)));
+        self.durable[place.index()].clear();
+    }
+
     /// What is left when the power goes: of what is not durable, any sectors.
     pub(crate) fn cut(self, random: &mut Random) -> Members {
         let Self { inner, durable, .. } = self;
@@ -182,6 +188,16 @@ impl Disk for &mut Power {
 
     fn in_flight(&self) -> usize {
         self.untold.len() + self.hanging.len() + self.lost
+    }
+
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        self.inner.exchange(one, other);
+        self.durable.swap(one.index(), other.index());
+        self.hung = self.hung.map(|hung| match hung {
+            hung if hung == one => other,
+            hung if hung == other => one,
+            hung => hung,
+        });
     }
 }
 

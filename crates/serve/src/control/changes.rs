@@ -10,8 +10,9 @@ use rustix::process::geteuid;
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use uraid_io::array::{Exchange, JoinOptions, Target};
+use uraid_io::disk::log_place;
 use uraid_io::engine::{EngineError, Troubles};
-use uraid_io::format::superblock::Allocation;
+use uraid_io::format::superblock::{Allocation, LogIndex};
 use uraid_io::member::{Access, Wait};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
@@ -19,11 +20,12 @@ use super::spares::Spares;
 use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::events::Event;
-use crate::protocol::{Added, Grown, Replaced};
+use crate::log_devices;
+use crate::protocol::{Added, Answer, Grown, LogAdded, Replaced};
 use crate::reactor::Reactor;
 use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
-use crate::reactor::{reshape, slots};
+use crate::reactor::{logs, reshape, slots};
 use crate::shape::WantedShape;
 
 /// How often to look whether it is on record which way a reshape goes.
@@ -51,6 +53,9 @@ impl<D: LiveDisk> Changes<D> {
                 return self.members.stop_replacing();
             }
         }
+        if let Some(log) = self.description.find_log(name) {
+            return self.members.fail(log_place(log)).await;
+        }
         let slot = self.description.find(name)?;
         self.ensure_not_awaited()?;
         self.members.fail(slot).await?;
@@ -62,6 +67,11 @@ impl<D: LiveDisk> Changes<D> {
         let _alone = self.members.change().await;
         if self.spares.remove(name) {
             return Ok(());
+        }
+        if let Some(log) = self.description.find_log(name) {
+            let removed = logs::remove(&self.reactor, log).await;
+            self.note_logs();
+            return removed;
         }
         let slot = self.description.find(name)?;
         self.members.take_out(slot)?;
@@ -76,8 +86,48 @@ impl<D: LiveDisk> Changes<D> {
         self.take_in(path, force, size, None).await
     }
 
-    pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
+    /// Adds a log device, or takes one back that failed.
+    pub(super) async fn add_log(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<LogAdded> {
         let _alone = self.members.change().await;
+        let failed = self.reactor.engine().troubles().failed_logs;
+        let former = self.description.find_log(&path.display().to_string()).filter(|log| failed.contains(*log));
+        self.take_in_log(former, path, force, size).await
+    }
+
+    /// Has a new member take the place of another one, or a new log device that of another one.
+    pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Answer> {
+        let _alone = self.members.change().await;
+        match self.description.find_log(name) {
+            Some(log) => self.take_in_log(Some(log), path, force, size).await.map(Answer::LogAdded),
+            None => self.replace_member(name, path, force, size).await.map(Answer::Replaced),
+        }
+    }
+
+    async fn take_in_log(
+        &self,
+        replaced: Option<LogIndex>,
+        path: PathBuf,
+        force: bool,
+        size: Option<u64>,
+    ) -> Result<LogAdded> {
+        ensure!(size.is_none(), "a log device's file gets the size that the log needs: leave --size out");
+        let taken = logs::take_in(&self.reactor, replaced, &path, force).await;
+        self.note_logs();
+        let (log, uuid) =
+            taken.with_context(|| format!("{} can't be a log device", path.display())).map_err(with_owner)?;
+        self.spares.remove(&path.display().to_string());
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::LogDeviceJoined(log)));
+        Ok(LogAdded { log_device: log.0, uuid })
+    }
+
+    /// Records the log devices that the array has now.
+    fn note_logs(&self) {
+        let logs = &self.description.logs;
+        let now = log_devices::now(&self.reactor.engine(), &logs.borrow());
+        logs.replace(now);
+    }
+
+    async fn replace_member(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
         self.ensure_at_rest()?;
         let slot = self.description.find(name)?;
         if self.reactor.vacancies().contains(slot)

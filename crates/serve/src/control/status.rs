@@ -53,7 +53,7 @@ pub(super) fn status(
         },
         requests: snapshot.traffic,
         members: members(description, &snapshot),
-        log_devices: log_report::reports(&description.logs, &snapshot),
+        log_devices: log_report::reports(&description.logs.borrow(), &snapshot),
         spares: spares(description),
         limits,
         cache_mode: cache_name(snapshot.cache_mode).to_owned(),

@@ -100,6 +100,8 @@ pub(crate) enum Event {
     LogDeviceFailed(LogIndex),
     /// A log device does not answer, and writes wait for it.
     LogDeviceStalled(LogIndex),
+    /// A log device has come while the array is served.
+    LogDeviceJoined(LogIndex),
 }
 
 impl Event {
@@ -147,6 +149,7 @@ impl Event {
             Self::MemberMissing(_) => "member-missing",
             Self::LogDeviceFailed(_) => "log-device-failed",
             Self::LogDeviceStalled(_) => "log-device-stalled",
+            Self::LogDeviceJoined(_) => "log-device-joined",
         }
     }
 
@@ -161,7 +164,7 @@ impl Event {
     /// The log device that the event is about.
     pub(super) fn log_device(self) -> Option<LogIndex> {
         match self {
-            Self::LogDeviceFailed(log) | Self::LogDeviceStalled(log) => Some(log),
+            Self::LogDeviceFailed(log) | Self::LogDeviceStalled(log) | Self::LogDeviceJoined(log) => Some(log),
             _ => None,
         }
     }
@@ -261,6 +264,7 @@ impl Event {
             }
             Self::LogDeviceFailed(log) => log_lost(event, array, log, members),
             Self::LogDeviceStalled(log) => log_stalled(event, array, log, members),
+            Self::LogDeviceJoined(log) => log_joined(event, array, log, members),
             Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
             Self::InitialiseStarted => tracing::info!(event, array, "what is new becomes zeros on the members"),
             Self::InitialiseFinished => tracing::info!(event, array, "the array is initialised"),
@@ -283,6 +287,11 @@ fn log_lost(event: &str, array: &str, log: LogIndex, device: &[String]) {
 fn log_stalled(event: &str, array: &str, log: LogIndex, device: &[String]) {
     let device = device.first();
     tracing::error!(event, array, %log, device, "a log device does not answer, and writes wait for it");
+}
+
+fn log_joined(event: &str, array: &str, log: LogIndex, device: &[String]) {
+    let device = device.first();
+    tracing::info!(event, array, %log, device, "a log device has come, and has every record from now on");
 }
 
 fn log_reshaped(event: &str, array: &str, back: bool) {

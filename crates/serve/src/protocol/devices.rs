@@ -32,6 +32,14 @@ pub enum LogDeviceState {
     Failed,
 }
 
+/// A log device that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogAdded {
+    /// Its number.
+    pub log_device: u8,
+    pub uuid: Uuid,
+}
+
 /// A log device, for messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedLog {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use uraid_io::disk::{log_at, log_place};
-use uraid_io::format::superblock::LogSet;
+use uraid_io::format::superblock::{LogDevices, LogSet};
 use uraid_io::member::Member;
 use uraid_layout::{MemberIndex, MemberSet};
 
@@ -38,7 +38,9 @@ pub(crate) async fn watch<D: LiveDisk>(reactor: Rc<Reactor<D>>, members: Rc<Memb
 /// Does without the log devices whose files were deleted, as far as others are left. Those that are `said` are known.
 async fn give_up_logs<D: LiveDisk>(reactor: &Reactor<D>, members: &Members<D>, said: &mut LogSet) {
     let places = (0..).map(MemberIndex).zip(reactor.engine.borrow().disk().members().to_vec());
-    let logs: Vec<_> = places.filter_map(|(place, device)| Some((log_at(place)?, device?))).collect();
+    let known = reactor.engine.borrow().superblock().logs.as_ref().map(LogDevices::all).unwrap_or_default();
+    let logs = places.filter_map(|(place, device)| Some((log_at(place)?, device?)));
+    let logs: Vec<_> = logs.filter(|(log, _)| known.contains(*log)).collect();
     if logs.is_empty() {
         return;
     }
@@ -53,6 +55,8 @@ async fn give_up_logs<D: LiveDisk>(reactor: &Reactor<D>, members: &Members<D>, s
         }
         *said = said.with(log);
     }
+    // Another device may have the number by now.
+    *said = said.minus(said.minus(deleted));
 }
 
 /// Fails the members whose files are deleted by now, as far as the array can do without them.

@@ -1,4 +1,5 @@
-//! What the journal of pages does before another member comes: nothing may rely on what whoever was there has.
+//! What the log and the journal of pages do when members or log devices come and go: nothing may rely on what whoever
+//! was there has.
 
 use uraid_layout::{MemberIndex, MemberSet};
 
@@ -23,6 +24,12 @@ pub(in crate::engine) async fn empty(parts: &Parts, space: &mut Workspace) -> Re
     ring.log.retire(&parts.members, &parts.flusher, &parts.replies).await?;
     journal::settle(parts);
     Ok(())
+}
+
+/// Whether the journal holds nothing, and nothing is on its way into it.
+pub(in crate::engine) fn is_empty(parts: &Parts) -> bool {
+    let has_nothing = |ring: &Journal| !ring.is_busy() && ring.log.released_upto() == ring.log.last();
+    parts.journal.as_ref().is_none_or(has_nothing) || planted!(JournalKeptAtLogs)
 }
 
 /// Has the journal rely on nothing that whoever is in a slot has, with nothing else under way: another member is about
@@ -56,6 +63,21 @@ pub(in crate::engine) async fn greet(parts: &Parts, slot: MemberIndex) -> Result
         Some(ring) => ring.log.tell_joined(slot, &parts.members, &parts.flusher, &parts.replies).await,
         None => Ok(()),
     }
+}
+
+/// Begins a new run of the log, with nothing under way, as the superblocks have it by now.
+pub(in crate::engine) fn restart_log(parts: &Parts) {
+    let Some(log) = &parts.log else { return };
+    let restarted = log.restart(parts.members.record().superblocks(), parts.members.geometries());
+    restarted.expect("every log has room: that was checked when it was asked for");
+    let _ = parts.writeback.with(|cache| cache.limit_runs(log.stripes_max()));
+}
+
+/// The same of the journal, which has nothing.
+pub(in crate::engine) fn restart_journal(parts: &Parts) {
+    assert!(is_empty(parts), "a journal that begins anew has nothing");
+    let Some(ring) = &parts.journal else { return };
+    parts.members.record().superblocks().flatten().for_each(|own| ring.replace(own));
 }
 
 /// Writes out what can be, and puts the rest into the journal again.

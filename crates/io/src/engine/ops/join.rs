@@ -13,7 +13,7 @@
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::calm::calm;
-use super::handover;
+use super::{handover, logs};
 use crate::buf::Buf;
 use crate::engine::change::{Change, Joining};
 use crate::engine::core::Core;
@@ -33,7 +33,7 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
     let leaving = match &change {
         Change::Replace(joining) => Some(joining.superblock.slot),
         Change::Switch { slot } => Some(*slot),
-        Change::Join(_) | Change::Promote(_) => None,
+        Change::Join(_) | Change::Promote(_) | Change::Logs { .. } => None,
     };
     calm(core, leaving).await?;
     match &change {
@@ -41,7 +41,7 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
             handover::leave(&core.sides.below, space, joining.superblock.slot).await?;
         }
         Change::Switch { .. } => handover::empty(&core.sides.below, space).await?,
-        Change::Replace(_) => {}
+        Change::Replace(_) | Change::Logs { .. } => {}
     }
     calm(core, leaving).await?;
     let joins = matches!(change, Change::Join(_) | Change::Promote(_));
@@ -65,6 +65,7 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
             }
             slot
         }
+        Change::Logs { change, generation } => return logs::change(core, space, change, generation).await,
     };
     members.check_frozen()?;
     if !planted!(JoinUnrecorded) {
@@ -103,11 +104,7 @@ fn take_in(core: &Core, joining: &Joining) -> Result<(), EngineError> {
 fn renew_member(core: &Core, slot: MemberIndex) {
     let (parts, members) = (&core.sides.below, &core.sides.below.members);
     let record = members.record();
-    if let Some(log) = &parts.log {
-        let restarted = log.restart(record.superblocks(), members.geometries());
-        restarted.expect("every log has room: that was checked when it was asked for");
-        let _ = parts.writeback.with(|cache| cache.limit_runs(log.stripes_max()));
-    }
+    handover::restart_log(parts);
     if let (Some(journal), Some(own)) = (&parts.journal, record.superblocks().nth(slot.index()).flatten()) {
         journal.replace(own);
     }

@@ -5,7 +5,7 @@ use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Sectors, 
 use uuid::Uuid;
 
 use super::areas::{Area, Areas, positions};
-use super::logs::LogDevices;
+use super::logs::{LogChange, LogChangeError, LogDevices};
 use super::reshape::Reshape;
 use super::scrub::{ScrubHistory, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
@@ -236,6 +236,14 @@ impl Superblock {
         let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
         let head = if self.revision.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd };
         [head, if planted!(HeadOnly) { head } else { tail }]
+    }
+
+    /// Whether the array's log devices can change so.
+    ///
+    /// # Errors
+    /// Why they can't.
+    pub fn check_logs(&self, change: LogChange) -> Result<(), LogChangeError> {
+        self.logs.as_ref().ok_or(LogChangeError::OnMembers)?.check(change)
     }
 
     /// What the bitmap on the members has to belong to; none where what is there counts for nothing: in an array

@@ -49,6 +49,69 @@ pub struct LogDevice {
     pub since: Epoch,
 }
 
+/// A change of an array's log devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogChange {
+    /// One more comes.
+    Add {
+        /// Who it is.
+        device: Uuid,
+    },
+    /// One takes another one's place, and its number.
+    Replace {
+        /// Which.
+        log: LogIndex,
+        /// Who it is.
+        device: Uuid,
+    },
+    /// One that has failed is forgotten. The last one gets its number.
+    Remove {
+        /// Which.
+        log: LogIndex,
+    },
+}
+
+/// Why log devices can't be changed, or one can't be given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogChangeError {
+    /// The log is on the members.
+    #[error(
+        "the log of this array is on its members: stop the array, and give it log devices with `uraid configure \
+         --log-device`"
+    )]
+    OnMembers,
+    /// There is no room for one more.
+    #[error(
+        "the array has {LOGS_MAX} log devices, and can't have more: remove one that failed, or put the new one in the \
+         place of another with `uraid replace`"
+    )]
+    TooMany,
+    /// There is no such device.
+    #[error("the array has no log device {log}")]
+    NoSuch {
+        /// Its number.
+        log: LogIndex,
+    },
+    /// It is used.
+    #[error("the array still uses log device {log}: fail it first")]
+    InUse {
+        /// Its number.
+        log: LogIndex,
+    },
+    /// The array goes on without it already.
+    #[error("log device {log} has failed already")]
+    HasFailed {
+        /// Its number.
+        log: LogIndex,
+    },
+    /// It has the only copy of the latest writes.
+    #[error("log device {log} is the only one that works: add another one first, or put one in its place")]
+    Last {
+        /// Its number.
+        log: LogIndex,
+    },
+}
+
 impl LogDevices {
     /// Those of a new array, or which an array gets with the round of an epoch.
     #[must_use]
@@ -92,6 +155,51 @@ impl LogDevices {
         for (log, device) in (0..).map(LogIndex).zip(&mut self.devices) {
             if device.is_active && failed.contains(log) {
                 (device.is_active, device.since) = (false, since);
+            }
+        }
+    }
+
+    /// The number of the next one. A device has its place until it takes another one's.
+    ///
+    /// # Panics
+    /// When there are more than there can be.
+    #[must_use]
+    pub fn next(&self) -> LogIndex {
+        LogIndex(u8::try_from(self.devices.len()).expect("an array has at most four log devices"))
+    }
+
+    /// Whether they can change so.
+    ///
+    /// # Errors
+    /// Why they can't.
+    pub fn check(&self, change: LogChange) -> Result<(), LogChangeError> {
+        match change {
+            LogChange::Add { .. } if self.devices.len() == LOGS_MAX => Err(LogChangeError::TooMany),
+            LogChange::Replace { log, .. } | LogChange::Remove { log } if !self.all().contains(log) => {
+                Err(LogChangeError::NoSuch { log })
+            }
+            LogChange::Remove { log } if self.active().contains(log) => Err(LogChangeError::InUse { log }),
+            LogChange::Add { .. } | LogChange::Replace { .. } | LogChange::Remove { .. } => Ok(()),
+        }
+    }
+
+    /// The two that change places when they change so: whoever leaves is behind all others then.
+    pub(crate) fn exchanged(&self, change: LogChange) -> Option<(LogIndex, LogIndex)> {
+        match change {
+            LogChange::Add { .. } => None,
+            LogChange::Replace { log, .. } => Some((log, self.next())),
+            LogChange::Remove { log } => Some((log, LogIndex(self.next().0 - 1))),
+        }
+    }
+
+    /// Changes them, from a round on.
+    pub(crate) fn change(&mut self, change: LogChange, since: Epoch) {
+        let new = |uuid| LogDevice { uuid, is_active: true, since };
+        match change {
+            LogChange::Add { device } => self.devices.push(new(device)),
+            LogChange::Replace { log, device } => self.devices[usize::from(log.0)] = new(device),
+            LogChange::Remove { log } => {
+                let _ = self.devices.swap_remove(usize::from(log.0));
             }
         }
     }
@@ -237,6 +345,31 @@ mod tests {
         refused(&|logs| logs.share = Bytes(2 << 40));
         let without = Superblock { consistency: Consistency::None, ..with_logs() };
         assert!(matches!(without.check(), Err(SuperblockError::Field { .. })));
+    }
+
+    #[test]
+    fn devices_come_and_go() {
+        let mut logs = with_logs().logs.expect("it has log devices");
+        let [zero, one, two] = [0, 1, 2].map(LogIndex);
+        let device = |byte| Uuid::from_bytes([byte; 16]);
+        let add = LogChange::Add { device: device(0xC0) };
+        assert_eq!((logs.check(add), logs.exchanged(add)), (Ok(()), None));
+        logs.change(add, Epoch(6));
+        let remove = |log| LogChange::Remove { log };
+        assert_eq!(logs.check(remove(zero)), Err(LogChangeError::InUse { log: zero }));
+        assert_eq!(logs.check(remove(LogIndex(3))), Err(LogChangeError::NoSuch { log: LogIndex(3) }));
+        assert_eq!((logs.check(remove(one)), logs.exchanged(remove(one))), (Ok(()), Some((one, two))));
+        logs.change(remove(one), Epoch(7));
+        let is_active = true;
+        let third = LogDevice { uuid: device(0xC0), is_active, since: Epoch(6) };
+        assert_eq!(logs.devices[1..], [third]);
+        let replace = LogChange::Replace { log: zero, device: device(0xD0) };
+        assert_eq!((logs.check(replace), logs.exchanged(replace)), (Ok(()), Some((zero, two))));
+        logs.change(replace, Epoch(8));
+        assert_eq!(logs.devices, [LogDevice { uuid: device(0xD0), is_active, since: Epoch(8) }, third]);
+        logs.change(LogChange::Add { device: device(0xE0) }, Epoch(9));
+        logs.change(LogChange::Add { device: device(0xF0) }, Epoch(10));
+        assert_eq!(logs.check(add), Err(LogChangeError::TooMany));
     }
 
     #[test]
