@@ -46,6 +46,8 @@ mutants! {
     JournalKeptAtLogs: "the journal has something when log devices come and go",
     FailedLogRead: "what a log device has is read that is on record as failed",
     LogFailureIgnored: "a log device that failed a record counts as if it had it",
+    LastLogGivenUp: "an array is opened without the last log device, which fails meanwhile",
+    NoLogsAccepted: "an array is used though none of its log devices is there",
     LogHungKept: "a log device that hangs is waited for though another one answers",
     BadBlocksUnread: "the lists of bad blocks are not read when the array is opened",
     BlockOrNothing: "of a block some sectors of which can't be had nothing is read",

@@ -9,6 +9,7 @@
 //! disk, and after the engine is gone.
 
 mod faults;
+mod places;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,8 +19,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use uraid_io::Error;
-use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpKind, OpName};
-use uraid_io::format::superblock::Area;
+use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpKind, OpName, log_at, log_place};
+use uraid_io::format::superblock::{Area, LOGS_MAX, LogSet};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 pub use faults::{Fault, Faults, Planned, Rate, Silent};
@@ -28,6 +29,7 @@ use crate::image::SECTOR;
 use crate::member::{FlushMark, Member, Payload, WriteId};
 use crate::members::Members;
 use crate::trace::Trace;
+use places::Places;
 use uraid_random::Random;
 
 /// Virtual time since a disk was made.
@@ -70,8 +72,10 @@ struct World {
     seat: usize,
     random: Random,
     faults: Faults,
+    /// Log devices that may fail, and how; who may in this does not count.
+    log_faults: (LogSet, Faults),
     planned: Vec<Planned>,
-    gone: MemberSet,
+    gone: Places,
     trace: Trace,
     now: Nanos,
     steps: Steps,
@@ -80,15 +84,16 @@ struct World {
     cut_after_fault: Option<Steps>,
     is_dark: bool,
     idle_waits: u32,
-    /// Operations that each member was given.
+    /// Operations that each member was given, and each log device.
     counts: Vec<usize>,
+    log_counts: [usize; LOGS_MAX],
     queued: Vec<DiskOp>,
     flying: BTreeMap<u64, Flight>,
     next: u64,
     events: BTreeMap<(Nanos, u64), Event>,
     done: Vec<Completion>,
     /// Members that some fault struck that they told of.
-    struck: MemberSet,
+    struck: Places,
     /// Members that corrupted something.
     lied: MemberSet,
     /// How often.
@@ -96,7 +101,7 @@ struct World {
     /// Operations that never end, or took half a minute.
     hangs: u64,
     /// Members with such operations.
-    late: MemberSet,
+    late: Places,
     /// The area that a planned fault corrupts from now on.
     rotting: Option<Area>,
     /// Operations on what may be corrupted: whose, and which of the member's.
@@ -138,8 +143,9 @@ impl SimDisk {
             members,
             random,
             faults: Faults::default(),
+            log_faults: (LogSet::EMPTY, Faults::default()),
             planned: Vec::new(),
-            gone: MemberSet::EMPTY,
+            gone: Places::default(),
             trace,
             now: Nanos(0),
             steps: Steps(0),
@@ -148,16 +154,17 @@ impl SimDisk {
             is_dark: false,
             idle_waits: 0,
             counts,
+            log_counts: [0; LOGS_MAX],
             queued: Vec::new(),
             flying: BTreeMap::new(),
             next: 0,
             events: BTreeMap::new(),
             done: Vec::new(),
-            struck: MemberSet::EMPTY,
+            struck: Places::default(),
             lied: MemberSet::EMPTY,
             lies: 0,
             hangs: 0,
-            late: MemberSet::EMPTY,
+            late: Places::default(),
             rotting: None,
             corruptible: Vec::new(),
         };
@@ -167,6 +174,11 @@ impl SimDisk {
     /// Lets members fail from now on.
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.world.borrow_mut().faults = faults;
+    }
+
+    /// Lets some log devices fail from now on.
+    pub(crate) fn set_log_faults(&self, logs: LogSet, faults: Faults) {
+        self.world.borrow_mut().log_faults = (logs, faults);
     }
 
     /// Adds a fault.
@@ -226,7 +238,13 @@ impl SimDisk {
     /// Members that some fault struck so far that they told of.
     #[must_use]
     pub fn struck(&self) -> MemberSet {
-        self.world.borrow().struck
+        self.world.borrow().struck.members
+    }
+
+    /// The same of log devices.
+    #[must_use]
+    pub(crate) fn struck_logs(&self) -> LogSet {
+        self.world.borrow().struck.logs
     }
 
     /// Members that corrupted something so far, saying nothing.
@@ -244,7 +262,13 @@ impl SimDisk {
     /// Members that had operations so far that never end, or take half a minute.
     #[must_use]
     pub fn late(&self) -> MemberSet {
-        self.world.borrow().late
+        self.world.borrow().late.members
+    }
+
+    /// The same of log devices.
+    #[must_use]
+    pub(crate) fn late_logs(&self) -> LogSet {
+        self.world.borrow().late.logs
     }
 
     /// Which of a member's operations a silent fault may happen to, by [`Faults::silent`].
@@ -281,9 +305,13 @@ impl SimDisk {
     /// The members in slots and at the seat with operations in flight that never end.
     #[must_use]
     pub fn hung(&self) -> MemberSet {
-        let world = self.world.borrow();
-        let hung = world.flying.values().filter(|flight| flight.fault == Some(Fault::Hang));
-        hung.map(|flight| flight.place).collect()
+        self.world.borrow().hung().members
+    }
+
+    /// The log devices with operations in flight that never end.
+    #[must_use]
+    pub(crate) fn hung_logs(&self) -> LogSet {
+        self.world.borrow().hung().logs
     }
 
     /// Lets time pass until then.
@@ -302,7 +330,8 @@ impl SimDisk {
 
     /// Whether operations are in flight that were given up, on any member, of those that have left their place, too.
     pub(crate) fn has_any_abandoned(&self) -> bool {
-        self.world.borrow().flying.values().any(|flight| flight.is_abandoned)
+        let is_of_member = |flight: &Flight| log_at(flight.place).is_none();
+        self.world.borrow().flying.values().any(|flight| flight.is_abandoned && is_of_member(flight))
     }
 
     /// Whether operations on the member in a slot are in flight that were given up.
@@ -348,10 +377,10 @@ impl SimDisk {
             world.members.extend_to(end + 1);
             world.exchange(slot, aside);
         }
-        world.gone = world.gone.without(slot);
-        world.struck = world.struck.without(slot);
-        world.lied = world.lied.without(slot);
-        world.late = world.late.without(slot);
+        let World { gone, struck, late, lied, .. } = &mut *world;
+        for set in [&mut gone.members, &mut struck.members, &mut late.members, lied] {
+            *set = set.without(slot);
+        }
         world.members.replace(slot, member)
     }
 
@@ -368,9 +397,10 @@ pub(crate) fn leave(members: &Members, ending: Ending, random: &mut Random) -> M
     // One in so many sectors gets the newest version, or the durable one; mostly a mixture.
     let (newest, durable) = *random.pick(&[(1, 2), (1, 2), (1, 1), (0, 1), (1, 16), (15, 16), (1, 4)]);
     let by_member: Vec<bool> = (0..members.len()).map(|_| random.chance(1, 8)).collect();
+    let by_log: LogSet = members.present_logs().iter().filter(|_| random.chance(1, 8)).collect();
     match ending {
         Ending::PowerCut => members.cut(|place, count| {
-            if by_member[place.member.index()] {
+            if log_at(place.member).map_or_else(|| by_member[place.member.index()], |log| by_log.contains(log)) {
                 0
             } else if random.chance(1, 8) {
                 random.index(count)
@@ -382,8 +412,9 @@ pub(crate) fn leave(members: &Members, ending: Ending, random: &mut Random) -> M
         }),
         Ending::Kill => {
             let mut members = members.clone();
-            for slot in members.present().iter() {
-                if let Some(member) = members.get_mut(slot) {
+            let places: Vec<_> = members.present().iter().chain(members.present_logs().iter().map(log_place)).collect();
+            for place in places {
+                if let Some(member) = members.get_mut(place) {
                     member.kill(|_| random.chance(newest, durable));
                 }
             }
@@ -415,7 +446,8 @@ impl World {
             _ if place == other => one,
             _ => place,
         };
-        for set in [&mut self.gone, &mut self.struck, &mut self.lied, &mut self.late] {
+        let Self { gone, struck, late, lied, .. } = self;
+        for set in [&mut gone.members, &mut struck.members, &mut late.members, lied] {
             *set = set.iter().map(moved).collect();
         }
         self.flying.values_mut().for_each(|flight| flight.place = moved(flight.place));
@@ -435,14 +467,25 @@ impl World {
 
     fn vanish(&mut self, member: MemberIndex) {
         self.trace.note(format_args!("{}: member {member} vanishes", self.now.0));
-        self.gone = self.gone.with(member);
-        self.struck = self.struck.with(member);
+        self.gone.add(member);
+        self.struck.add(member);
+    }
+
+    /// Operations in flight that never end.
+    fn hung(&self) -> Places {
+        let mut hung = Places::default();
+        let flying = self.flying.values().filter(|flight| flight.fault == Some(Fault::Hang));
+        flying.for_each(|flight| hung.add(flight.place));
+        hung
     }
 
     fn fault(&mut self, op: &DiskOp) -> Option<Fault> {
-        let slot = op.member.index();
-        let index = self.counts[slot];
-        self.counts[slot] += 1;
+        let count = match log_at(op.member) {
+            Some(log) => &mut self.log_counts[usize::from(log.0)],
+            None => &mut self.counts[op.member.index()],
+        };
+        let index = *count;
+        *count += 1;
         let name = op.kind.name();
         let size = self.members.get(op.member).map_or(Bytes(0), Member::size);
         let area = self.faults.silent.map(|silent| silent.area(op, size));
@@ -463,7 +506,12 @@ impl World {
         if planned.is_some() {
             *rotting = area.flatten();
         }
-        planned.or_else(|| self.faults.draw(op, size, &mut self.random))
+        let Self { faults, log_faults: (logs, of_logs), random, .. } = self;
+        planned.or_else(|| match log_at(op.member) {
+            Some(log) if !logs.contains(log) => None,
+            Some(_) => of_logs.strike(name, random),
+            None => faults.draw(op, size, random),
+        })
     }
 
     /// Gives an operation to its member.
@@ -480,11 +528,11 @@ impl World {
         }
         if matches!(fault, Some(Fault::Slow | Fault::Hang)) {
             self.hangs += 1;
-            self.late = self.late.with(op.member);
+            self.late.add(op.member);
         }
         if fault.is_some_and(|fault| fault != Fault::Slow) {
             if !fault.is_some_and(Fault::is_silent) {
-                self.struck = self.struck.with(op.member);
+                self.struck.add(op.member);
             }
             if let Some(steps) = self.cut_after_fault.take() {
                 let at = Steps(self.steps.0 + steps.0);

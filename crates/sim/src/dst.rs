@@ -9,6 +9,8 @@
 //! After these lives some arrays are changed while they are [`stopped`]: they grow, or get another shape, with power
 //! cuts and failures; and live on in whatever shape they have then. Others get another shape while they are
 //! [`served`]: over several lives, in which everything else goes on, and which may [begin](beginning) without a stop.
+//! Last of all the log of some gets devices of its own while they are stopped ([`exchanging`]), and they live on with
+//! these ([`logs`]).
 //!
 //! What is expected of an array depends on how it is [kept consistent](uraid_io::format::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
@@ -29,11 +31,13 @@ pub(crate) mod blank;
 mod client;
 mod copying;
 pub(crate) mod doubts;
+mod exchanging;
 mod extras;
 mod faults;
 mod finding;
 mod found;
 mod growing;
+mod logs;
 pub(crate) mod model;
 mod outage;
 mod report;
@@ -52,7 +56,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use uraid_io::array::{Assembled, judge};
 use uraid_io::engine::Engine;
 use uraid_io::format::bitmap::Regions;
-use uraid_io::format::superblock::{Consistency, Integrity};
+use uraid_io::format::superblock::{Consistency, Integrity, LogDevices};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Lba, MemberIndex, MemberSet};
@@ -60,7 +64,7 @@ use uraid_layout::{Lba, MemberIndex, MemberSet};
 pub(crate) use array::look_after;
 pub(crate) use faults::areas_in_use;
 pub use finding::{Failure, Finding};
-pub use report::{Alterations, Changes, Counts, Report, Rotten, Served};
+pub use report::{Alterations, Changes, Counts, Logged, Report, Rotten, Served};
 pub use scenario::Scenario;
 
 use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
@@ -71,6 +75,7 @@ use array::{Array, Opened, Seen};
 use client::{Client, End};
 use extras::Extras;
 use found::Found;
+use logs::LogShelf;
 use rot::RottenLog;
 use served::{Mover, suits};
 use session::given_up_late;
@@ -123,10 +128,13 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     trace.note(format_args!("{description}"));
     let mut run = Run::new(scenario, random, trace.clone(), options).with_extras(extras, own, after);
     run.mover = Mover::new(mover, Extras::beginnings(seed));
+    let (exchanges, chance) = Extras::logged(seed);
+    run.logs = LogShelf::new(chance, exchanges);
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
         Ok(Ok(())) => {
             run.report.counts = run.report.counts.plus(run.array.counts);
             run.report.served = run.mover.counts;
+            run.report.logged = run.logs.counts;
             run.report.hash = trace.hash();
             run.report.counts.events = trace.count();
             return Ok(run.report);
@@ -162,6 +170,8 @@ struct Run {
     mover: Mover,
     /// Whether that has begun.
     is_served: bool,
+    /// Its log devices, which it may get after all of that.
+    logs: LogShelf,
     /// Whether a life ends with the array closed, and nothing of it blank.
     must_close: bool,
     /// With deadlines: members that the array did without at the end of the last life.
@@ -202,6 +212,7 @@ impl Run {
             after: Random::new(0),
             mover: Mover::new(Random::new(0), Random::new(0)),
             is_served: false,
+            logs: LogShelf::new(Random::new(0), 0),
             must_close: false,
             given_up: MemberSet::EMPTY,
             report: Report::default(),
@@ -233,8 +244,8 @@ impl Run {
                 return Ok(());
             }
         }
-        let is_alive = self.live(Weather::Calm)? && self.live_on()?;
-        if is_alive { self.live_between() } else { Ok(()) }
+        let is_alive = self.live(Weather::Calm)? && self.live_on()? && self.live_between()?;
+        if is_alive { self.live_logged() } else { Ok(()) }
     }
 
     /// More lives, before each of which the array was stopped and changed; the last one is calm again. False when the
@@ -262,14 +273,15 @@ impl Run {
         self.live(Weather::Calm)
     }
 
-    /// More lives, in which the array gets another shape while it is served. It may end between two.
-    fn live_between(&mut self) -> Result<(), Finding> {
+    /// More lives, in which the array gets another shape while it is served. It may end between two. False when the
+    /// array can't be used any more.
+    fn live_between(&mut self) -> Result<bool, Finding> {
         for _ in 0..self.extras.served {
             self.must_close = true;
             let goes_on = self.live(Weather::Calm)?;
             self.must_close = false;
             if !goes_on {
-                return Ok(());
+                return Ok(false);
             }
             let Self { array, shelf, administrator, mover, trace, .. } = self;
             let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
@@ -277,14 +289,47 @@ impl Run {
             self.is_served = true;
             for _ in 0..self.mover.random.within(1, 6) {
                 if !self.live(Weather::Rough)? {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
         }
         if self.extras.served > 0 && self.mover.random.chance(3, 4) {
-            self.live(Weather::Calm)?;
+            return self.live(Weather::Calm);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// More lives, before each of which the array gets log devices, or others, or none, while it is stopped.
+    fn live_logged(&mut self) -> Result<(), Finding> {
+        let has_log = self.array.scenario.consistency() == Consistency::Log;
+        if self.corrupts || !has_log || self.logs.exchanges == 0 {
+            return Ok(());
+        }
+        if self.array.scenario.geometry.tolerance() > 0 {
+            // Only an array that is whole can be changed.
+            let is_spoilt = self.report.rotten.blocks > 0;
+            let other = self.logs.random.fork();
+            let administrator = self.administrator.get_or_insert_with(|| Administrator::new(other));
+            administrator.roster.is_spoilt |= is_spoilt;
+        }
+        for _ in 0..self.logs.exchanges {
+            self.must_close = true;
+            let goes_on = self.live(Weather::Calm)?;
+            self.must_close = false;
+            self.is_served = false;
+            if !goes_on || self.array.course.is_some() {
+                return Ok(());
+            }
+            let Self { logs, shelf, administrator, trace, .. } = self;
+            let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
+            exchanging::exchange(logs, shelf, roster, trace)?;
+            for _ in 0..self.logs.random.within(2, 7) {
+                if !self.live(Weather::Rough)? {
+                    return Ok(());
+                }
+            }
+        }
+        self.live(Weather::Calm).map(drop)
     }
 
     /// Writes the whole of the new array: a block has a checksum from when it is written.
@@ -334,6 +379,7 @@ impl Run {
         if is_rough {
             self.spoil(&mut found.members);
         }
+        self.logs.bring(&mut found, is_rough, &self.trace)?;
         self.report.counts.lives += 1;
         let disk = SimDisk::new(found.members.clone(), self.random.fork(), self.trace.clone());
         let missing = found.verdict.lost();
@@ -346,18 +392,15 @@ impl Run {
             self.draw_cut(&disk);
         }
         let faults = self.faults_of_life(missing, is_rough, is_between);
+        let (failing, log_faults) = self.logs.faults(&found, is_rough, self.extras.deadlines.is_some());
         if self.random.chance(1, 4) && found.verdict.superblock.consistency == Consistency::Log {
             // Members may fail while the log is replayed.
             disk.set_faults(faults);
+            if self.logs.may_fail_early() {
+                disk.set_log_faults(failing, log_faults);
+            }
         }
-        // Without a log parity may be wrong before the array is recovered, and whoever only reads it takes it as it is.
-        let is_logged = found.verdict.superblock.consistency == Consistency::Log;
-        let is_telling = is_logged || found.members.iter().all(|(_, member)| !member.is_spoilt());
-        let seen = if !found.verdict.superblock.is_clean && !is_between && self.aside.chance(1, 3) && is_telling {
-            self.array.read_unwritten(&found, &mut self.aside)?
-        } else {
-            Seen::new()
-        };
+        let seen = self.read_before(&found, is_between)?;
         let opened = self.array.open(&disk, &found, &seen, &mut self.random, &mut self.aside)?;
         let was_open = matches!(opened, Opened::Engine(_));
         self.mover.counts.lives += u64::from(is_between && was_open);
@@ -369,13 +412,15 @@ impl Run {
             }
             Opened::Engine(engine) => {
                 disk.set_faults(faults);
+                self.logs.opened(&disk);
+                disk.set_log_faults(failing, log_faults);
                 self.serve(*engine, &disk, weather)?
             }
         };
         self.note_shape(is_between || self.mover.counts.begun > begun);
         self.report.counts.lies += disk.lies();
         self.array.note_faults(&disk);
-        self.end(&disk, &found, end, was_open);
+        self.end(&disk, &found, end, was_open)?;
         let is_refused = std::mem::take(&mut self.array.is_refused);
         if let Some(RottenLog { member, .. }) = self.array.rotten_log.take_if(|_| is_refused) {
             self.report.rotten.refused += 1;
@@ -386,6 +431,18 @@ impl Run {
             self.shelf.leave_out(member);
         }
         Ok(true)
+    }
+
+    /// What an array that was not stopped cleanly shows before it is recovered, now and then.
+    fn read_before(&mut self, found: &Found, is_between: bool) -> Result<Seen, Finding> {
+        // Without a log parity may be wrong before the array is recovered, and whoever only reads it takes it as it is.
+        let is_logged = found.verdict.superblock.consistency == Consistency::Log;
+        let is_telling = is_logged || found.members.iter().all(|(_, member)| !member.is_spoilt());
+        if !found.verdict.superblock.is_clean && !is_between && self.aside.chance(1, 3) && is_telling {
+            self.array.read_unwritten(found, &mut self.aside)
+        } else {
+            Ok(Seen::new())
+        }
     }
 
     /// What fails in a life, of an array that lacks some members and may be between two shapes.
@@ -487,6 +544,8 @@ impl Run {
             self.report.counts.hangs += disk.hangs();
             self.report.counts.overdue += engine.counters().total().overdue;
         }
+        let failed = engine.superblock().logs.as_ref().map(LogDevices::failed).unwrap_or_default();
+        self.logs.check(failed, disk, engine.deadlines().write.is_some())?;
         self.report.counts.repaired += engine.counters().total().repaired;
         if let Some(course) = begun {
             let truth = engine.superblock();
@@ -505,7 +564,7 @@ impl Run {
     }
 
     /// Takes the members back after a life.
-    fn end(&mut self, disk: &SimDisk, found: &Found, end: End, was_open: bool) {
+    fn end(&mut self, disk: &SimDisk, found: &Found, end: End, was_open: bool) -> Result<(), Finding> {
         let is_killed = end != End::Closed && self.random.chance(1, 4);
         // Whether a reshape has begun is to be the same at every later start.
         let is_killed = is_killed && self.array.undecided.is_none();
@@ -531,6 +590,7 @@ impl Run {
         let struck = struck.union(std::mem::take(&mut self.given_up)).iter();
         let struck = struck.filter(|slot| slot.index() < slots).collect();
         self.shelf.put(&left, struck, end == End::Closed, &mut self.random);
+        self.logs.put(&left, &found.verdict.superblock, disk.struck_logs())
     }
 
     /// What goes wrong in a life with members beside those that are missing.

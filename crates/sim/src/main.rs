@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use uraid_sim::dst::{Alterations, Changes, Counts, Failure, Options, Report, Rotten, Served, run};
+use uraid_sim::dst::{Alterations, Changes, Counts, Failure, Logged, Options, Report, Rotten, Served, run};
 
 /// Failures after which a run of seeds stops: one bug shows in many.
 const FAILURES_MAX: usize = 5;
@@ -34,7 +34,7 @@ struct Sum {
 impl Sum {
     /// The sum for people.
     fn text(&self, elapsed: Duration, threads: u64) -> String {
-        let Report { counts, changes, alterations, served, rotten, .. } = self.report;
+        let Report { counts, changes, alterations, served, rotten, logged, .. } = self.report;
         let Counts { events, lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, .. } = counts;
         let Counts { lies, unreadable, repaired, only_read, several_regions, new, hangs, overdue, .. } = counts;
         let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
@@ -42,6 +42,7 @@ impl Sum {
         let Served { begun, begun_running, begun_cut_off, windows, windows_under_load, .. } = served;
         let Served { turns, ended, ended_back, grown: served_grown, .. } = served;
         let Rotten { superblocks, bitmaps, logs, blocks, refused } = rotten;
+        let Logged { exchanged, lives: logged_lives, missing, rotten: log_rot, given_up, .. } = logged;
         format!(
             "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts \
              ({cuts_in_recovery} in recovery), {recoveries} recoveries, {only_read} looks before one, {degraded} lives \
@@ -56,7 +57,9 @@ impl Sum {
              {resumed} times gone on with), {begun} reshapes begun of served arrays ({begun_running} \
              without a stop, where {begun_cut_off} were cut off; {windows} windows, of which {windows_under_load} \
              under load; {turns} turns; {ended} ended, of which {ended_back} back), \
-             {served_grown} served arrays grown; {} failed",
+             {served_grown} served arrays grown, {exchanged} times other log devices ({logged_lives} lives with such, \
+             {missing} without some of them, {log_rot} places of their rings that rotted, {given_up} given up); {} \
+             failed",
             self.runs,
             elapsed.as_secs_f64(),
             self.runs as f64 / elapsed.as_secs_f64() / threads as f64,

@@ -1,9 +1,10 @@
-//! The members of a simulated array.
+//! The members of a simulated array, and its log devices.
 
 use std::path::PathBuf;
 
 use uraid_io::array::{Candidate, Refusal, Verdict, judge};
-use uraid_io::format::superblock::{Superblock, SuperblockError};
+use uraid_io::disk::{log_at, log_place};
+use uraid_io::format::superblock::{LogIndex, LogSet, Superblock, SuperblockError};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use crate::member::{Member, Payload};
@@ -35,9 +36,14 @@ pub enum Change {
 }
 
 /// Members in their slots; none where one is missing. A clone costs microseconds.
+///
+/// Log devices come along at their [places](log_place): they are no members, and whoever asks for members does not get
+/// them.
 #[derive(Clone, Debug)]
 pub struct Members {
     slots: Vec<Option<Member>>,
+    /// By number.
+    logs: Vec<Option<Member>>,
 }
 
 impl Members {
@@ -52,13 +58,35 @@ impl Members {
         for superblock in superblocks {
             slots[superblock.slot.index()] = Some(Member::formatted(superblock));
         }
-        Self { slots }
+        Self::of(slots)
     }
 
     /// Members in slot order.
     #[must_use]
     pub fn of(slots: Vec<Option<Member>>) -> Self {
-        Self { slots }
+        Self { slots, logs: Vec::new() }
+    }
+
+    /// The same members with these log devices, by number.
+    #[must_use]
+    pub(crate) fn with_logs(self, logs: Vec<Option<Member>>) -> Self {
+        Self { logs, ..self }
+    }
+
+    /// The log devices that are there.
+    #[must_use]
+    pub(crate) fn present_logs(&self) -> LogSet {
+        self.logs().map(|(log, _)| log).collect()
+    }
+
+    /// The log devices with their numbers.
+    pub(crate) fn logs(&self) -> impl Iterator<Item = (LogIndex, &Member)> {
+        (0u8..).zip(&self.logs).filter_map(|(log, device)| Some((LogIndex(log), device.as_ref()?)))
+    }
+
+    /// Members and log devices with their places.
+    fn all(&self) -> impl Iterator<Item = (MemberIndex, &Member)> {
+        self.iter().chain(self.logs().map(|(log, device)| (log_place(log), device)))
     }
 
     /// The number of slots.
@@ -84,16 +112,22 @@ impl Members {
         (0u8..).zip(&self.slots).filter_map(|(slot, member)| Some((MemberIndex(slot), member.as_ref()?)))
     }
 
-    /// A member.
+    /// A member, or the log device at a place.
     #[must_use]
-    pub fn get(&self, slot: MemberIndex) -> Option<&Member> {
-        self.slots.get(slot.index())?.as_ref()
+    pub fn get(&self, place: MemberIndex) -> Option<&Member> {
+        match log_at(place) {
+            Some(log) => self.logs.get(usize::from(log.0))?.as_ref(),
+            None => self.slots.get(place.index())?.as_ref(),
+        }
     }
 
-    /// A member, to change.
+    /// The same, to change.
     #[must_use]
-    pub fn get_mut(&mut self, slot: MemberIndex) -> Option<&mut Member> {
-        self.slots.get_mut(slot.index())?.as_mut()
+    pub fn get_mut(&mut self, place: MemberIndex) -> Option<&mut Member> {
+        match log_at(place) {
+            Some(log) => self.logs.get_mut(usize::from(log.0))?.as_mut(),
+            None => self.slots.get_mut(place.index())?.as_mut(),
+        }
     }
 
     /// Puts a member in or takes it out; the one that was there.
@@ -125,11 +159,11 @@ impl Members {
         self.slots.split_off(len.min(self.slots.len())).into_iter().flatten().collect()
     }
 
-    /// Only the members of `kept`.
+    /// Only the members of `kept`, and all log devices.
     #[must_use]
     pub fn only(&self, kept: MemberSet) -> Self {
         let keep = |(slot, member): (u8, &Option<Member>)| member.clone().filter(|_| kept.contains(MemberIndex(slot)));
-        Self { slots: (0u8..).zip(&self.slots).map(keep).collect() }
+        Self { slots: (0u8..).zip(&self.slots).map(keep).collect(), logs: self.logs.clone() }
     }
 
     /// Does a change; nothing where the member is missing.
@@ -149,7 +183,7 @@ impl Members {
 
     /// The sectors of which a power cut may leave more than one content, and how many; see [`Member::unflushed`].
     pub fn unflushed(&self) -> impl Iterator<Item = (MemberSector, usize)> + '_ {
-        self.iter().flat_map(|(slot, member)| {
+        self.all().flat_map(|(slot, member)| {
             member.unflushed().map(move |(offset, count)| (MemberSector { member: slot, offset }, count))
         })
     }
@@ -160,12 +194,13 @@ impl Members {
     /// When a choice is not below the number of contents.
     #[must_use]
     pub fn cut(&self, mut choose: impl FnMut(MemberSector, usize) -> usize) -> Self {
-        let mut slots = vec![None; self.slots.len()];
-        for (slot, member) in self.iter() {
-            slots[slot.index()] =
-                Some(member.cut(|offset, count| choose(MemberSector { member: slot, offset }, count)));
-        }
-        Self { slots }
+        let mut cut = |place, member: &Option<Member>| {
+            let choose = |offset, count| choose(MemberSector { member: place, offset }, count);
+            member.as_ref().map(|member| member.cut(choose))
+        };
+        let slots = (0..).zip(&self.slots).map(|(slot, member)| cut(MemberIndex(slot), member)).collect();
+        let logs = (0..).zip(&self.logs).map(|(log, device)| cut(log_place(LogIndex(log)), device)).collect();
+        Self { slots, logs }
     }
 
     /// What the members' superblocks say.
@@ -348,6 +383,21 @@ mod tests {
         write(&mut members, 0, 7, 1);
         write(&mut members, 0, 7, 1);
         assert_eq!(members.unflushed().map(|(_, count)| count).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn log_devices_come_along_and_are_no_members() {
+        let place = log_place(LogIndex(1));
+        let mut members = members().with_logs(vec![None, Some(Member::zeroed(SIZE))]);
+        assert_eq!((members.present(), members.iter().count()), (MemberSet::EMPTY.with(SLOT), 1));
+        assert_eq!(members.present_logs(), LogSet::EMPTY.with(LogIndex(1)));
+        members.get_mut(place).expect("there").write(Bytes(0), bytes(1, 1));
+        assert_eq!(members.unflushed().map(|(at, count)| (at.member, count)).collect::<Vec<_>>(), [(place, 2)]);
+        for (choice, expected) in [(0, 0), (1, 1)] {
+            let left = members.only(MemberSet::EMPTY).cut(|_, _| choice);
+            assert_eq!(left.get(place).expect("there").current().sector(Bytes(0))[0], expected);
+            assert!(left.get(SLOT).is_none() && left.get(log_place(LogIndex(0))).is_none());
+        }
     }
 
     #[test]

@@ -5,7 +5,9 @@
 
 use std::sync::LazyLock;
 
-use uraid_io::format::superblock::{Areas, Consistency, Integrity, Revision, SUPERBLOCK_BYTES, Superblock, encode};
+use uraid_io::format::superblock::{
+    Areas, Consistency, Integrity, LogDevices, Revision, SUPERBLOCK_BYTES, Superblock, encode,
+};
 use uraid_io::format::{Epoch, UnixSeconds};
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet, Placement, Rotation, Spec};
 use uuid::Uuid;
@@ -16,17 +18,22 @@ const CHANGES_MAX: u8 = 16;
 /// Where the checksum of a superblock is, and of a record's header; `docs/on-disk-format.md`.
 const CHECKSUM: std::ops::Range<usize> = 8..12;
 
-/// Arrays to begin with: level, members, whether they have checksums.
-const ARRAYS: [(Level, u8, Integrity); 8] = [
-    (Level::Raid0, 64, Integrity::None),
-    (Level::Raid1, 2, Integrity::None),
-    (Level::Raid10 { copies: 3 }, 5, Integrity::Crc32),
-    (Level::Raid5 { rotation: Rotation::LeftSymmetric }, 3, Integrity::None),
-    (Level::Raid5 { rotation: Rotation::RightAsymmetric }, 5, Integrity::Crc32),
-    (Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7, Integrity::None),
-    (Level::Rm2 { height: 3, placement: Placement::Partitioned }, 6, Integrity::Crc32),
-    (Level::Rm2 { height: 2, placement: Placement::Adjacent }, 5, Integrity::None),
+/// Arrays to begin with: level, members, whether they have checksums, and how many log devices they have.
+const ARRAYS: [(Level, u8, Integrity, u8); 10] = [
+    (Level::Raid0, 64, Integrity::None, 0),
+    (Level::Raid1, 2, Integrity::None, 0),
+    (Level::Raid10 { copies: 3 }, 5, Integrity::Crc32, 0),
+    (Level::Raid5 { rotation: Rotation::LeftSymmetric }, 3, Integrity::None, 0),
+    (Level::Raid5 { rotation: Rotation::RightAsymmetric }, 5, Integrity::Crc32, 0),
+    (Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7, Integrity::None, 0),
+    (Level::Rm2 { height: 3, placement: Placement::Partitioned }, 6, Integrity::Crc32, 0),
+    (Level::Rm2 { height: 2, placement: Placement::Adjacent }, 5, Integrity::None, 0),
+    (Level::Raid5 { rotation: Rotation::LeftSymmetric }, 4, Integrity::None, 2),
+    (Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7, Integrity::Crc32, 4),
 ];
+
+/// Which of them has two log devices, and which has as many as there can be.
+pub const WITH_LOGS: [u8; 2] = [8, 9];
 
 /// The fuzzer's bytes, read from the front; zeros when they are used up.
 #[derive(Debug)]
@@ -86,12 +93,14 @@ pub fn array(choice: u8) -> &'static [Sound] {
     &MADE[usize::from(choice) % ARRAYS.len()]
 }
 
-fn members((level, members, integrity): (Level, u8, Integrity)) -> Vec<Sound> {
+fn members((level, members, integrity, logs): (Level, u8, Integrity, u8)) -> Vec<Sound> {
     let size = Bytes(64 << 20);
     let areas = Areas::new(size, Areas::default_log(size), integrity).expect("a member of 64 MiB has room");
     let spec = Spec { level, members, chunk: Bytes(64 << 10), member_size: areas.data_sectors() };
     let uuid = |slot: u8| Uuid::from_bytes([0x40 + slot; 16]);
     let uuids: Vec<_> = (0..members).map(|slot| (uuid(slot), areas)).collect();
+    let devices = (0..logs).map(|log| Uuid::from_bytes([0xe0 + log; 16]));
+    let table = LogDevices::new(areas.log.size, devices, Epoch(2));
     let complete = |new| {
         let superblock = Superblock {
             name: "fuzz".into(),
@@ -102,6 +111,7 @@ fn members((level, members, integrity): (Level, u8, Integrity)) -> Vec<Sound> {
             epoch: Epoch(5),
             revision: Revision(8),
             is_clean: false,
+            logs: Some(table.clone()).filter(|_| logs > 0),
             ..new
         };
         Sound { bytes: encode(&superblock), superblock }

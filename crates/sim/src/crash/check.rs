@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use uraid_io::array::{self, Assembled, Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine};
-use uraid_io::format::superblock::Consistency;
+use uraid_io::format::superblock::{Consistency, LogDevices, LogIndex};
 use uraid_io::member::Access;
 use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
@@ -31,7 +31,7 @@ pub(super) enum Outcome {
     Refused,
     /// It can be used; what the members hold now.
     Open {
-        /// The content by slot, of the members that are part of the array.
+        /// The content by slot, of the members that are part of the array, and of log devices.
         images: Vec<Option<Image>>,
         /// Who is part of it.
         accepted: MemberSet,
@@ -64,7 +64,8 @@ pub(super) fn check(
     given: Given,
 ) -> Result<Outcome, Finding> {
     // Of stripes of which the log has sums, lost content may be lost for good.
-    let may_lack = given.left != shape.geometry.all_members() || !given.returned.union(given.joining).is_empty();
+    let left = given.left.minus(shape.log_slots());
+    let may_lack = left != shape.geometry.all_members() || !given.returned.union(given.joining).is_empty();
     let caught = catch_unwind(AssertUnwindSafe(|| {
         let outcome = open(shape, images, expect, given, may_lack)?;
         let Outcome::Open { images, accepted, .. } = &outcome else { return Ok(outcome) };
@@ -91,7 +92,7 @@ fn open(
 ) -> Result<Outcome, Finding> {
     let Some(admitted) = admit(shape, images, given)? else { return Ok(Outcome::Refused) };
     let accepted = admitted.accepted();
-    let disk = Plain::new(admitted.images.clone());
+    let disk = Plain::new(admitted.images.clone()).with_logs(shape.log_slot(LogIndex(0)));
     let (was_recovered, engine) = recover(disk.clone(), &admitted.verdict, &admitted.candidates)?;
     if !engine.is_dirty()
         && let Some(progress) = engine.rebuilding()
@@ -106,7 +107,7 @@ fn open(
 pub(super) struct Admitted {
     pub(super) candidates: Vec<Candidate>,
     pub(super) verdict: Verdict,
-    /// What the accepted members hold, by slot.
+    /// What the accepted members hold, by slot, and the log devices.
     pub(super) images: Vec<Option<Image>>,
     /// Where they were found.
     pub(super) sources: Vec<Option<MemberIndex>>,
@@ -122,8 +123,8 @@ impl Admitted {
 /// Whether the array may be used with these members.
 pub(super) fn admit(shape: &Shape, images: &[Option<Image>], given: Given) -> Result<Option<Admitted>, Finding> {
     let (sources, candidates): (Vec<MemberIndex>, Vec<Candidate>) =
-        candidates(images, given.joining)?.into_iter().unzip();
-    let verdict = match judge(&candidates) {
+        candidates(shape, images, given.joining)?.into_iter().unzip();
+    let mut verdict = match judge(&candidates) {
         Ok(verdict) => verdict,
         Err(Refusal::SplitBrain { .. }) if !given.returned.minus(given.joining).is_empty() => return Ok(None),
         Err(error) => return Err(Finding::Refused { error: error.to_string() }),
@@ -132,11 +133,19 @@ pub(super) fn admit(shape: &Shape, images: &[Option<Image>], given: Given) -> Re
     if !aside.is_empty() {
         return Err(Finding::SetAside { members: aside });
     }
+    let active = verdict.superblock.logs.as_ref().map(LogDevices::active).unwrap_or_default();
+    let device = |log: LogIndex| images.get(shape.log_slot(log).index()).and_then(Option::as_ref);
+    verdict.lost_logs = active.iter().filter(|&log| device(log).is_none()).collect();
+    if !active.is_empty() && verdict.lost_logs == active {
+        return Ok(None);
+    }
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: given.forced };
     match check_presence(&verdict, &candidates, options) {
         Ok(()) => {
             let sources: Vec<_> = verdict.slots.iter().map(|candidate| candidate.map(|at| sources[at])).collect();
-            let images = sources.iter().map(|source| source.and_then(|at| images[at.index()].clone())).collect();
+            let logs = [None].into_iter().chain((0..shape.logs).map(|log| device(LogIndex(log)).cloned()));
+            let accepted = sources.iter().map(|source| source.and_then(|at| images[at.index()].clone()));
+            let images = accepted.chain(logs.filter(|_| shape.logs > 0)).collect();
             Ok(Some(Admitted { candidates, verdict, images, sources }))
         }
         Err(OpenError::DirtyDegraded { .. }) if shape.consistency != Consistency::Log => Ok(None),
@@ -145,8 +154,14 @@ pub(super) fn admit(shape: &Shape, images: &[Option<Image>], given: Given) -> Re
 }
 
 /// What the members say, with where they are. One that has just come may have nothing to say.
-fn candidates(images: &[Option<Image>], joining: MemberSet) -> Result<Vec<(MemberIndex, Candidate)>, Finding> {
+fn candidates(
+    shape: &Shape,
+    images: &[Option<Image>],
+    joining: MemberSet,
+) -> Result<Vec<(MemberIndex, Candidate)>, Finding> {
+    let logs = shape.log_slots();
     let slots = (0u8..).zip(images).filter_map(|(slot, image)| Some((MemberIndex(slot), image.as_ref()?)));
+    let slots = slots.filter(|(slot, _)| !logs.contains(*slot));
     let candidate = |(member, image)| match superblock_of(image) {
         Ok(superblock) => Some(Ok((member, Candidate { path: PathBuf::new(), superblock }))),
         Err(_) if joining.contains(member) => None,

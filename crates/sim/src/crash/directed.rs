@@ -1,8 +1,8 @@
-//! Crashes that few workloads come to, looked for where they are: a member fails while commands are under way, the log
-//! has gone around, the program is killed and the power goes while the array is opened again, members that were lost
-//! come back after a recovery that was cut off, and a member that just joined does.
+//! Crashes that few workloads come to, looked for where they are: a member or a log device fails while commands are
+//! under way, the log has gone around, the program is killed and the power goes while the array is opened again,
+//! members that were lost come back after a recovery that was cut off, and a member that just joined does.
 
-use uraid_io::format::superblock::Consistency;
+use uraid_io::format::superblock::{Consistency, LogIndex};
 use uraid_layout::{Level, MemberIndex, MemberSet, Rotation};
 
 use super::shape::Shape;
@@ -13,6 +13,9 @@ use super::{Counts, Enumeration, Failure, Grain, Options};
 const STATES_MAX: u64 = 4000;
 
 const DURABLE: bool = true;
+
+/// Which of the arrays has log devices.
+const LOGGED: usize = 5;
 
 /// The arrays that they are about: small ones.
 #[must_use]
@@ -25,6 +28,7 @@ pub fn shapes() -> Vec<Shape> {
         // Its records are of two blocks, and one of both stripes has three.
         Shape::with_log(Level::Raid1, 2, 2),
         Shape::new(Level::Raid1, 3, Consistency::Log),
+        Shape::with_log_devices(raid5, 3, 1),
     ]
 }
 
@@ -41,6 +45,9 @@ pub fn workloads() -> Vec<(Workload, Options)> {
     for shape in 0..2 {
         all.extend(returns(shape).map(|workload| (workload, Options { nested_every: 1 << 2, ..coarse })));
     }
+    all.extend(log_failures(LOGGED, &shapes()[LOGGED]).map(|workload| (workload, coarse)));
+    all.extend(kills(LOGGED).map(|workload| (workload, Options { kills: true, ..coarse })));
+    all.extend(returns(LOGGED).map(|workload| (workload, Options { nested_every: 1 << 2, ..coarse })));
     all.extend(around(3).map(|workload| (workload, fine)));
     all.extend([join(4), copy(0)].map(|workload| (workload, Options { nested_every: 1, ..coarse })));
     all
@@ -90,6 +97,17 @@ fn failures(shape: usize) -> impl Iterator<Item = Workload> {
         let one = Workload { failing, ..base(shape, &[OpKind::Stripe]) };
         let two = Workload { failing, prelude: 1, between: Between::Midway, ..base(shape, &[OpKind::Sector(0), next]) };
         [one, two]
+    })
+}
+
+/// Each of two log devices fails at each of its first operations: one of them, or all from then on.
+fn log_failures(shape: usize, of: &Shape) -> impl Iterator<Item = Workload> {
+    let faults = (0..2).flat_map(|log| (0..8).flat_map(move |index| [false, true].map(|lasts| (log, index, lasts))));
+    let [first, second] = [0, 1].map(|log| of.log_slot(LogIndex(log)));
+    faults.map(move |(log, index, lasts)| {
+        let failing = Some(Failing { member: if log == 0 { first } else { second }, index, lasts });
+        let ops = [OpKind::Sector(0), OpKind::Sector(2)];
+        Workload { failing, prelude: 1, between: Between::Midway, ..base(shape, &ops) }
     })
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use uraid_io::format::superblock::LogIndex;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use super::check::{Given, Outcome, admit, check, finish, recover};
@@ -181,7 +182,7 @@ impl<'a> Enumeration<'a> {
                 absent: workload.missing,
                 // Whoever was away before has what there was then.
                 away: vec![(workload.missing, current(&shape.members))],
-                failing: workload.failing.iter().map(|failing| failing.member).collect(),
+                failing: failing(shape, workload),
                 joining,
                 present: members.present(),
                 depth: 0,
@@ -212,14 +213,19 @@ impl<'a> Enumeration<'a> {
         let all = place.shape.geometry.all_members();
         let CrashPoint { missing, failing, joining, .. } = *place;
         let came = joining.minus(joining.minus(place.present));
-        let present = all.minus(missing).minus(joining).union(came);
+        let logs = log_slots(place.shape, place.present);
+        let present = all.minus(missing).minus(joining).union(came).union(logs);
+        // Each log device is lost in turn.
+        let lost_logs = [MemberSet::EMPTY].into_iter().chain(logs.iter().map(|log| MemberSet::EMPTY.with(log)));
+        let lost_logs: Vec<MemberSet> = lost_logs.collect();
         let forced = self.options.forced;
         let mut ways: Vec<Way<'_>> = Vec::new();
         let unsure = [failing, came, failing.union(came)].into_iter().filter(|set| !set.is_empty());
         let mut unsure: Vec<MemberSet> = [MemberSet::EMPTY].into_iter().chain(unsure).collect();
         unsure.dedup();
         for lost in tolerated(&place.shape.geometry, missing.union(failing).union(joining.minus(joining.minus(all)))) {
-            for lost in unsure.iter().map(|&more| lost.union(more)) {
+            let unsure = unsure.iter().flat_map(|&more| lost_logs.iter().map(move |&logs| more.union(logs)));
+            for lost in unsure.map(|more| lost.union(more)) {
                 let left = present.minus(lost);
                 let returned = failing.union(joining).minus(all.minus(left));
                 ways.push(Way {
@@ -269,7 +275,7 @@ impl<'a> Enumeration<'a> {
                     .for_each(|member| found[member.index()] = images.and_then(|all| all[member.index()].clone()));
                 self.check(place, found, given, is_cut_off, counts).map_err(|finding| {
                     let choice = place.states.describe(choice, left.minus(back));
-                    (choice, all.minus(place.missing).minus(left), finding)
+                    (choice, all.union(logs).minus(place.missing).minus(left), finding)
                 })
             })?;
         }
@@ -319,7 +325,9 @@ impl<'a> Enumeration<'a> {
         counts: &mut Counts,
     ) -> Result<(), Finding> {
         let gone = place.shape.geometry.all_members().minus(accepted);
-        let returned = gone.minus(place.missing).minus(place.failing).minus(place.joining);
+        let lost = |slot: &MemberIndex| images.get(slot.index()).is_none_or(Option::is_none);
+        let logs: MemberSet = log_slots(place.shape, place.present).iter().filter(lost).collect();
+        let returned = gone.minus(place.missing).minus(place.failing).minus(place.joining).union(logs);
         let switched = place.switched(&images, accepted);
         if returned.union(switched).is_empty() {
             return Ok(());
@@ -334,6 +342,12 @@ impl<'a> Enumeration<'a> {
         let left = accepted.union(returned);
         let given = Given { left, returned: returned.union(switched), joining: MemberSet::EMPTY, forced: false };
         self.check_returned(place, &images, given, counts)?;
+        if !logs.is_empty() {
+            // Alone it is no good, if anything was done without it.
+            let mut alone = images.clone();
+            log_slots(place.shape, place.present).minus(logs).iter().for_each(|log| alone[log.index()] = None);
+            self.check_returned(place, &alone, given, counts)?;
+        }
         if switched.is_empty() {
             return Ok(());
         }
@@ -383,7 +397,12 @@ impl<'a> Enumeration<'a> {
         let missing = admitted.verdict.missing();
         // Whoever was killed has not lost what it did not flush.
         let seated = admitted.sources.iter().map(|source| source.and_then(|source| members.get(source)).cloned());
-        let tape = Tape::new(Members::of(seated.collect()), Order::Fifo);
+        let logs = log_slots(place.shape, members.present());
+        let behind =
+            (seated.len()..members.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("members are few")));
+        let behind = behind.map(|slot| members.get(slot).filter(|_| logs.contains(slot)).cloned());
+        let all = seated.chain(behind.filter(|_| place.shape.logs > 0)).collect();
+        let tape = Tape::new(Members::of(all), Order::Fifo).with_logs(place.shape.log_slot(LogIndex(0)));
         tape.record();
         let (_, engine) = recover(tape.clone(), &admitted.verdict, &admitted.candidates)?;
         finish(engine)?;
@@ -394,6 +413,7 @@ impl<'a> Enumeration<'a> {
         let unused = |seat: &MemberIndex| !admitted.sources.contains(&Some(*seat));
         let copy = place.joining.minus(place.shape.geometry.all_members()).iter().filter(unused).collect();
         away.push((copy, place.current.clone()));
+        away.push((log_slots(place.shape, place.present).minus(logs), place.current.clone()));
         for (event, members) in tape.take() {
             if self.is_over() {
                 break;
@@ -412,6 +432,18 @@ impl<'a> Enumeration<'a> {
         }
         Ok(())
     }
+}
+
+/// The log devices of an array among these.
+fn log_slots(shape: &Shape, present: MemberSet) -> MemberSet {
+    let logs = shape.log_slots();
+    logs.minus(logs.minus(present))
+}
+
+/// The members that fail in a workload.
+fn failing(shape: &Shape, workload: &Workload) -> MemberSet {
+    let failing: MemberSet = workload.failing.iter().map(|failing| failing.member).collect();
+    failing.minus(shape.log_slots())
 }
 
 fn current(members: &Members) -> Vec<Option<Image>> {

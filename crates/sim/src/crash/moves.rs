@@ -1,9 +1,18 @@
 //! Bytes between operations' memory and members' content.
 
-use uraid_io::disk::DiskOp;
-use uraid_layout::Bytes;
+use uraid_io::disk::{DiskOp, log_at};
+use uraid_io::format::superblock::LogIndex;
+use uraid_layout::{Bytes, MemberIndex};
 
 use crate::image::{Image, SECTOR, Sector};
+
+/// Where what a disk has at a place is among members; behind them are log devices, if any, the first one at `logs`.
+pub(crate) fn seat(place: MemberIndex, logs: Option<MemberIndex>) -> MemberIndex {
+    match (logs, log_at(place)) {
+        (Some(first), Some(LogIndex(log))) => MemberIndex(first.0 + log),
+        _ => place,
+    }
+}
 
 /// Does a read: fills its memory.
 pub(crate) fn fill(op: &mut DiskOp, image: &Image) {

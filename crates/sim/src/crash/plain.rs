@@ -6,9 +6,9 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpKind};
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, MemberIndex};
 
-use super::moves::{fill, for_each_sector};
+use super::moves::{fill, for_each_sector, seat};
 use crate::image::{Image, ZEROS};
 
 /// A handle on members' content.
@@ -20,6 +20,8 @@ pub(super) struct Plain {
 #[derive(Debug)]
 struct World {
     images: Vec<Option<Image>>,
+    /// Where the first log device is.
+    logs: Option<MemberIndex>,
     done: Vec<Completion>,
 }
 
@@ -27,7 +29,14 @@ impl Plain {
     /// Members by slot.
     #[must_use]
     pub(super) fn new(images: Vec<Option<Image>>) -> Self {
-        Self { world: Rc::new(RefCell::new(World { images, done: Vec::new() })) }
+        Self { world: Rc::new(RefCell::new(World { images, logs: None, done: Vec::new() })) }
+    }
+
+    /// The same, of which log devices begin there.
+    #[must_use]
+    pub(super) fn with_logs(self, first: MemberIndex) -> Self {
+        self.world.borrow_mut().logs = Some(first);
+        self
     }
 
     /// What they hold now.
@@ -39,7 +48,7 @@ impl Plain {
 
 impl World {
     fn run(&mut self, op: &mut DiskOp) -> Result<(), DiskError> {
-        let image = self.images.get_mut(op.member.index()).and_then(Option::as_mut);
+        let image = self.images.get_mut(seat(op.member, self.logs).index()).and_then(Option::as_mut);
         let image = image.ok_or_else(|| DiskError::Io { op: op.info(), errno: Errno::NODEV })?;
         op.check_end(image.size())?;
         match op.kind {

@@ -9,7 +9,7 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{CacheMode, Command, Engine, Joining, Reply};
 use uraid_io::format::badblocks::BadBlocks;
-use uraid_io::format::superblock::{Area, Integrity};
+use uraid_io::format::superblock::{Area, Integrity, LogIndex};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
 use uuid::Uuid;
@@ -74,10 +74,11 @@ enum Submitted {
 pub(super) fn boundaries(shape: &Shape, workload: &Workload) -> Result<Vec<Boundary>, Finding> {
     let present = shape.geometry.all_members().minus(workload.missing);
     let copies = workload.change.is_some_and(|change| change.kind == ChangeKind::Copy);
-    let seats = shape.members.len() + usize::from(copies);
+    let seats = shape.members.len().max(shape.geometry.members() + usize::from(copies));
     let at = |seat: usize| MemberIndex(u8::try_from(seat).expect("members are few"));
+    let present = present.union(shape.log_slots());
     let members = (0..seats).map(at).map(|slot| shape.members.get(slot).filter(|_| present.contains(slot)).cloned());
-    let tape = Tape::new(Members::of(members.collect()), workload.order);
+    let tape = Tape::new(Members::of(members.collect()), workload.order).with_logs(shape.log_slot(LogIndex(0)));
     let candidates = tape.members().candidates();
     let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
     let verdict = judge(&candidates).map_err(|error| refused(&error))?;

@@ -1,15 +1,19 @@
 //! The arrays whose crashes are enumerated: the smallest of every level, each in every way of being kept consistent
-//! that suits it.
+//! that suits it; some with a journal, and some with log devices.
 //!
 //! They hold content that nobody else writes, so that whatever is computed from a wrong parity shows.
 
 use std::fmt;
 
+use uraid_io::format::Epoch;
+use uraid_io::format::log_device::LogHeader;
 use uraid_io::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
-use uraid_io::format::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Revision, Superblock};
+use uraid_io::format::superblock::{
+    Area, Areas, Consistency, Integrity, LogDevices, LogIndex, MEMBER_MIN, Revision, Superblock,
+};
 use uraid_layout::{
-    Bytes, Cell, Geometry, Lba, Level, Location, MemberIndex, Placement, Rotation, SECTOR_BYTES, Sectors, Spec,
-    StripeId,
+    Bytes, Cell, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Rotation, SECTOR_BYTES, Sectors,
+    Spec, StripeId,
 };
 use uuid::Uuid;
 
@@ -34,7 +38,10 @@ pub struct Shape {
     pub integrity: Integrity,
     /// Whether flushes put pages into a journal: its log has room for one.
     pub has_journal: bool,
-    /// Its members: marked clean, in agreement, all of it durable.
+    /// How many log devices it has.
+    pub logs: u8,
+    /// Its members: marked clean, in agreement, all of it durable. Behind them and one more seat are its log devices:
+    /// see [`Shape::log_slot`].
     pub members: Members,
     /// What it holds.
     pub model: Model,
@@ -88,10 +95,21 @@ impl Shape {
             .collect()
     }
 
-    /// Every array, without checksums and with, and with a journal.
+    /// Arrays with two log devices that mirror each other, without a journal and with one.
+    fn all_logged() -> Vec<Self> {
+        let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let rm2 = Level::Rm2 { height: 2, placement: Placement::Adjacent };
+        [(Level::Raid1, 3, 1), (raid5, 4, 1), (raid5, 4, 4), (rm2, 5, 4)]
+            .into_iter()
+            .map(|(level, members, times)| Self::with_log_devices(level, members, times))
+            .collect()
+    }
+
+    /// Every array, without checksums and with, with a journal, and with log devices.
     #[must_use]
     pub fn every() -> Vec<Self> {
-        Self::all().into_iter().chain(Self::all_checked()).chain(Self::all_journaled()).collect()
+        let with_log = Self::all_checked().into_iter().chain(Self::all_journaled()).chain(Self::all_logged());
+        Self::all().into_iter().chain(with_log).collect()
     }
 
     /// A small array.
@@ -100,7 +118,7 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub fn new(level: Level, members: u8, consistency: Consistency) -> Self {
-        Self::of(level, members, (consistency, 1), Integrity::None, STRIPES)
+        Self::of(level, members, (consistency, 1, 0), Integrity::None, STRIPES)
     }
 
     /// A small array of so many parity stripes, with a log so many times as large as it has to be.
@@ -109,7 +127,7 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub(super) fn longer(level: Level, members: u8, consistency: Consistency, times: u64, stripes: u64) -> Self {
-        Self::of(level, members, (consistency, times), Integrity::None, stripes)
+        Self::of(level, members, (consistency, times, 0), Integrity::None, stripes)
     }
 
     /// A small array with checksums.
@@ -118,7 +136,7 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub fn checked(level: Level, members: u8) -> Self {
-        Self::of(level, members, (Consistency::Log, 1), Integrity::Crc32, STRIPES)
+        Self::of(level, members, (Consistency::Log, 1, 0), Integrity::Crc32, STRIPES)
     }
 
     /// A small array with a log so many times as large as it has to be.
@@ -127,13 +145,22 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub(crate) fn with_log(level: Level, members: u8, times: u64) -> Self {
-        Self::of(level, members, (Consistency::Log, times), Integrity::None, STRIPES)
+        Self::of(level, members, (Consistency::Log, times, 0), Integrity::None, STRIPES)
+    }
+
+    /// A small array whose log, so many times as large as it has to be, is on two log devices.
+    ///
+    /// # Panics
+    /// When there is no such array.
+    #[must_use]
+    pub(super) fn with_log_devices(level: Level, members: u8, times: u64) -> Self {
+        Self::of(level, members, (Consistency::Log, times, 2), Integrity::None, STRIPES)
     }
 
     fn of(
         level: Level,
         members: u8,
-        (consistency, times): (Consistency, u64),
+        (consistency, times, logs): (Consistency, u64, u8),
         integrity: Integrity,
         stripes: u64,
     ) -> Self {
@@ -143,7 +170,9 @@ impl Shape {
         let member_size = Sectors(stripes * rows * chunk.0 / SECTOR_BYTES);
         let geometry = Geometry::new(Spec { level, members, chunk, member_size }).expect("an array of the list");
         let areas = areas(rows * chunk.0, times, integrity);
-        let superblocks = superblocks(&geometry, areas, consistency, integrity);
+        let mut superblocks = superblocks(&geometry, areas, consistency, integrity);
+        let table = LogDevices::new(areas.log.size, (0..logs).map(|log| uuid(300 + u64::from(log))), Epoch(1));
+        superblocks.iter_mut().for_each(|own| own.logs = Some(table.clone()).filter(|_| logs > 0));
         let mut images: Vec<Image> =
             superblocks.iter().map(|superblock| Member::formatted(superblock).current().clone()).collect();
         let mut model = Model::new(geometry.capacity());
@@ -154,10 +183,25 @@ impl Shape {
         }
         model.replied(filling, true);
         model.settle();
-        let members = Members::of(images.into_iter().map(|image| Some(Member::of(image))).collect());
+        let device = || Some(Member::zeroed(LogHeader::size_min(areas.log.size, members)));
+        let behind = [None].into_iter().chain((0..logs).map(|_| device())).filter(|_| logs > 0);
+        let members = Members::of(images.into_iter().map(|image| Some(Member::of(image))).chain(behind).collect());
         let newcomer = newcomer(&geometry, areas);
         let has_journal = superblocks.iter().all(|own| own.journal_area().is_some());
-        Self { geometry, consistency, integrity, has_journal, members, model, areas, newcomer }
+        Self { geometry, consistency, integrity, has_journal, logs, members, model, areas, newcomer }
+    }
+
+    /// Where a log device is among the members here: a set of members has no room for the places that disks have for
+    /// them.
+    #[must_use]
+    pub fn log_slot(&self, log: LogIndex) -> MemberIndex {
+        MemberIndex(self.geometry.spec().members + 1 + log.0)
+    }
+
+    /// Where all of them are.
+    #[must_use]
+    pub fn log_slots(&self) -> MemberSet {
+        (0..self.logs).map(|log| self.log_slot(LogIndex(log))).collect()
     }
 
     /// What [states](super::states) are told apart by: how far what a member holds is from this.
@@ -207,7 +251,8 @@ impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.level(), self.mode())?;
         f.write_str(if self.integrity == Integrity::Crc32 { "/crc32" } else { "" })?;
-        f.write_str(if self.has_journal { "/journal" } else { "" })
+        f.write_str(if self.has_journal { "/journal" } else { "" })?;
+        f.write_str(if self.logs > 0 { "/devices" } else { "" })
     }
 }
 
@@ -218,8 +263,11 @@ fn areas(stripe: u64, times: u64, integrity: Integrity) -> Areas {
     Areas { log: Area { size, ..areas.log }, ..areas }
 }
 
+fn uuid(number: u64) -> Uuid {
+    Uuid::from_u64_pair(0xC0FF_EE00, number)
+}
+
 fn superblocks(geometry: &Geometry, areas: Areas, consistency: Consistency, integrity: Integrity) -> Vec<Superblock> {
-    let uuid = |number: u64| Uuid::from_u64_pair(0xC0FF_EE00, number);
     let spec = *geometry.spec();
     let members: Vec<(Uuid, Areas)> = (1..=u64::from(spec.members)).map(|number| (uuid(number), areas)).collect();
     let superblocks = Superblock::of_new_array(uuid(100), spec, &members).into_iter();

@@ -52,6 +52,9 @@ pub enum Grain {
     Areas,
 }
 
+/// The area of a variable that is in the log.
+const LOG_AREA: u8 = 1;
+
 /// Areas of members of which each choice is gone through.
 const AREAS_MAX: usize = 9;
 
@@ -217,7 +220,7 @@ fn variables(shape: &Shape, members: &Members, start: Bytes) -> Vec<Variable> {
     let mut grouped = Grouped::new();
     for (slot, member) in members.iter() {
         for (offset, durable, versions) in member.versions() {
-            let is_unit = (start.0..end).contains(&offset.0);
+            let is_unit = (start.0..end).contains(&offset.0) && !shape.log_slots().contains(slot);
             let unit = if is_unit { start.0 + (offset.0 - start.0) / chunk * chunk } else { offset.0 };
             let (writes, contents) = versions.unzip();
             grouped.entry((slot, unit, writes)).or_default().push((offset, durable, contents));
@@ -226,7 +229,7 @@ fn variables(shape: &Shape, members: &Members, start: Bytes) -> Vec<Variable> {
     let variable = |((member, _, writes), sectors): ((MemberIndex, u64, Vec<WriteId>), Vec<Versions<'_>>)| {
         let starts = [shape.areas.log.offset.0, data, end];
         let area = starts.into_iter().filter(|start| sectors[0].0.0 >= *start).count();
-        let area = u8::try_from(area).expect("few areas");
+        let area = if shape.log_slots().contains(member) { LOG_AREA } else { u8::try_from(area).expect("few areas") };
         let mut variable = Variable { member, area, options: Vec::new(), deltas: vec![0] };
         for version in 0..writes.len() {
             let delta = sectors

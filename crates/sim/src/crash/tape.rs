@@ -11,7 +11,7 @@ use uraid_io::Error;
 use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpInfo, OpKind};
 use uraid_layout::MemberIndex;
 
-use super::moves::fill;
+use super::moves::{fill, seat};
 use super::workload::{Failing, Order};
 use crate::disk::payload;
 use crate::member::{FlushMark, Member, WriteId};
@@ -26,6 +26,8 @@ pub(super) struct Tape {
 #[derive(Debug)]
 struct World {
     members: Members,
+    /// Where the first log device is among them.
+    logs: Option<MemberIndex>,
     order: Order,
     queued: Vec<DiskOp>,
     flying: Vec<Flight>,
@@ -73,6 +75,7 @@ impl Tape {
     pub(super) fn new(members: Members, order: Order) -> Self {
         let world = World {
             members,
+            logs: None,
             order,
             queued: Vec::new(),
             flying: Vec::new(),
@@ -82,6 +85,13 @@ impl Tape {
             failing: None,
         };
         Self { world: Rc::new(RefCell::new(world)) }
+    }
+
+    /// The same, of which log devices begin there.
+    #[must_use]
+    pub(super) fn with_logs(self, first: MemberIndex) -> Self {
+        self.world.borrow_mut().logs = Some(first);
+        self
     }
 
     /// Records from now on; the present is the first boundary.
@@ -128,7 +138,9 @@ impl World {
     fn begin(&mut self, op: DiskOp) {
         let (mut write, mut mark) = (None, None);
         let is_read = op.kind == OpKind::Read;
-        if let Some(member) = self.members.get_mut(op.member).filter(|member| op.check_end(member.size()).is_ok()) {
+        if let Some(member) =
+            self.members.get_mut(seat(op.member, self.logs)).filter(|member| op.check_end(member.size()).is_ok())
+        {
             match op.kind {
                 OpKind::Read => {}
                 OpKind::Write | OpKind::WriteFua | OpKind::Zero { .. } => {
@@ -138,7 +150,7 @@ impl World {
             }
         }
         let info = op.info();
-        let fails = !is_read && self.is_failing(op.member);
+        let fails = !is_read && self.is_failing(seat(op.member, self.logs));
         self.flying.push(Flight { op, write, mark, fails });
         if !is_read && mark.is_none() {
             self.note(Event::Begun(info));
@@ -165,7 +177,7 @@ impl World {
         let index = if self.order == Order::Fifo { 0 } else { self.flying.len() - 1 };
         let Flight { mut op, write, mark, fails } = self.flying.remove(index);
         let info = op.info();
-        let result = match self.members.get_mut(op.member) {
+        let result = match self.members.get_mut(seat(op.member, self.logs)) {
             None => Err(DiskError::Io { op: info, errno: Errno::NODEV }),
             Some(member) if fails => {
                 write.into_iter().for_each(|write| member.abandon(write));

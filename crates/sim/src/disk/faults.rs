@@ -138,9 +138,11 @@ impl Faults {
         if let Some(silent) = self.silent.filter(|silent| silent.area(op, size).is_some()) {
             return silent.draw(name, random);
         }
-        if !self.members.contains(op.member) {
-            return None;
-        }
+        if self.members.contains(op.member) { self.strike(name, random) } else { None }
+    }
+
+    /// What happens to an operation of that kind of whoever may fail.
+    pub(super) fn strike(&self, name: OpName, random: &mut Random) -> Option<Fault> {
         let eio = match name {
             OpName::Read => self.read_eio,
             OpName::Write | OpName::Zero => self.write_eio,

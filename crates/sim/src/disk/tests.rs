@@ -1,6 +1,7 @@
 use smallvec::smallvec;
 use uraid_io::buf::Buf;
 use uraid_io::disk::Segments;
+use uraid_io::format::superblock::LogIndex;
 
 use super::*;
 
@@ -168,4 +169,27 @@ fn a_member_is_exchanged_with_nothing_in_flight_and_begins_anew() {
     assert_eq!(read(&mut disk, 0), [0; LEN]);
     assert!(run(&mut disk, [write(0, 5)]).iter().all(|done| done.result.is_ok()));
     assert_eq!(read(&mut disk, 0), [5; LEN]);
+}
+
+#[test]
+fn log_devices_fail_by_themselves_and_leave_something_of_their_own() {
+    let (log, place) = (LogIndex(0), log_place(LogIndex(0)));
+    let one = || Some(Member::zeroed(Bytes(4 << 20)));
+    let mut disk = SimDisk::new(Members::of(vec![one()]).with_logs(vec![one()]), Random::new(1), Trace::default());
+    let mut succeeds = |faults: [Faults; 2], is_log: bool, kind| {
+        disk.set_faults(faults[0]);
+        disk.set_log_faults(LogSet::EMPTY.with(log), faults[1]);
+        let plain = write(0, 1);
+        let member = if is_log { place } else { plain.member };
+        run(&mut disk, [DiskOp { member, kind, ..plain }])[0].result.is_ok()
+    };
+    let none = Faults::default();
+    let all = Faults { members: MemberSet::all(64), write_eio: Rate(Rate::OF), ..none };
+    assert!(!succeeds([none, all], true, OpKind::Write) && succeeds([none, all], false, OpKind::Write));
+    assert!(succeeds([all, none], true, OpKind::WriteFua) && !succeeds([all, none], false, OpKind::Write));
+    assert_eq!((disk.struck(), disk.struck_logs()), (MemberSet::EMPTY.with(SLOT), LogSet::EMPTY.with(log)));
+    for ending in [Ending::PowerCut, Ending::Kill] {
+        let left = disk.leave(ending, &mut Random::new(3));
+        assert_eq!(left.get(place).expect("there").current().sector(Bytes(0))[0], 1, "it was durable");
+    }
 }

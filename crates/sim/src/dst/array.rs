@@ -25,6 +25,7 @@ use super::doubts::{Doubts, Part, lists, parts};
 use super::faults::{draw_silent, may_fail};
 use super::finding::Finding;
 use super::found::Found;
+use super::logs::{active, note_lost};
 use super::model::Model;
 use super::report::Counts;
 use super::rot::RottenLog;
@@ -157,7 +158,8 @@ impl Array {
         }
         // Who is given up while the log is replayed takes part no more in what was not committed: it counts then.
         let nothing = Seen::new();
-        let seen = if engine.missing() == found.verdict.missing() { seen } else { &nothing };
+        let has_all = engine.missing() == found.verdict.missing() && disk.struck_logs().is_empty();
+        let seen = if has_all { seen } else { &nothing };
         self.note_faults(disk);
         self.look(&disk.members(), &engine, seen)?;
         if random.chance(1, 4) && self.course.is_none() {
@@ -330,7 +332,9 @@ impl Array {
             return Ok(Opened::Broken);
         }
         let lost = verdict.lost().union(disk.struck());
-        let is_rightful = disk.is_dark() || !survive(&self.shapes(), lost);
+        let logs = active(&verdict.superblock).minus(verdict.lost_logs);
+        let is_logless = verdict.superblock.logs.is_some() && logs.minus(disk.struck_logs()).is_empty();
+        let is_rightful = disk.is_dark() || is_logless || !survive(&self.shapes(), lost);
         if is_rightful { Ok(Opened::Broken) } else { Err(Finding::Refused { error: error.to_string() }) }
     }
 
@@ -426,7 +430,8 @@ impl Array {
         }
         let candidates = members.candidates();
         let refused = |error: String| Finding::Refused { error };
-        let verdict = judge(&candidates).map_err(|error| refused(error.to_string()))?;
+        let mut verdict = judge(&candidates).map_err(|error| refused(error.to_string()))?;
+        note_lost(&mut verdict, &members);
         let trace = Trace::default();
         let disk = SimDisk::new(members, random.fork(), trace.clone());
         let generation = scenario::uuid(random);

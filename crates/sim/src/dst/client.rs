@@ -130,9 +130,7 @@ impl<'a> Client<'a> {
                 self.session.engine.bypass().force(Some(random.chance(2, 3)));
             }
             if self.stalls.as_mut().is_some_and(|random| random.chance(1, 12)) {
-                for _ in 0..STALL_TICKS {
-                    self.session.tick();
-                }
+                self.session.stall(STALL_TICKS);
             }
             let is_going = match self.random.below(4) {
                 0 => true,
@@ -230,7 +228,9 @@ impl<'a> Client<'a> {
         let failed = self.session.failed();
         let is_sound = self.session.superblocks[0].integrity == Integrity::None && !self.session.engine.is_frozen();
         let has_redundancy = self.session.engine.geometry().tolerance() > 0;
-        if is_sound && has_redundancy && !failed.is_empty() {
+        // Members are not exchanged as long as the journal has what can't be written out.
+        let is_kept = self.session.engine.unwritten().is_some();
+        if is_sound && has_redundancy && !is_kept && !failed.is_empty() {
             return Err(Finding::NotRebuilt { members: failed });
         }
         Ok(true)

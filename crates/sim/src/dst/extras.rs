@@ -20,6 +20,9 @@ const SERVED: u64 = 0x7365_7276_6564_6D76;
 /// Tells chance for what begins without a stop from the rest of that.
 const RUNNING: u64 = 0x7275_6E6E_696E_6721;
 
+/// Tells chance for log devices from all of these.
+const LOGGED: u64 = 0x6C6F_6764_6576_6963;
+
 /// What a run has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
@@ -69,6 +72,12 @@ impl Extras {
     /// Chance for reshapes that begin without a stop.
     pub(super) fn beginnings(seed: u64) -> Random {
         Random::new(seed ^ RUNNING)
+    }
+
+    /// How often its array gets log devices, after all of that, if it has a log; and chance for them.
+    pub(super) fn logged(seed: u64) -> (u64, Random) {
+        let mut random = Random::new(seed ^ LOGGED);
+        (if random.chance(1, 6) { random.within(1, 3) } else { 0 }, random)
     }
 }
 

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use thiserror::Error;
-use uraid_io::format::superblock::SuperblockError;
+use uraid_io::format::superblock::{LogIndex, LogSet, SuperblockError};
 use uraid_layout::{Lba, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
 
 use super::audit::Disagreement;
 use super::model::Wrong;
@@ -151,10 +152,12 @@ pub enum Finding {
         slot: MemberIndex,
     },
     /// Members that hang are waited for.
-    #[error("members {members:?} hang, and the array waits for them though it survives without")]
+    #[error("members {members:?} and log devices {logs} hang, and the array waits for them though it survives without")]
     Waits {
         /// The members.
         members: MemberSet,
+        /// The log devices.
+        logs: LogSet,
     },
     /// A member has returned with operations of its last life in the array under way.
     #[error("member {slot} has returned while operations on it are under way that were given up")]
@@ -174,6 +177,27 @@ pub enum Finding {
     /// A foreign or cloned member was accepted, or one of another side.
     #[error("a foreign or cloned member was accepted, or one that went on without the others")]
     Stranger,
+    /// The same of log devices, or none was needed.
+    #[error("a foreign or cloned log device was accepted, or none was missed")]
+    LogStranger,
+    /// Other log devices were accepted than those that are active on record and there.
+    #[error("not all log devices that count were accepted, or others: {accepted:?}")]
+    WrongLogs {
+        /// Those that were, by number.
+        accepted: Vec<Option<Uuid>>,
+    },
+    /// Log devices are done without that nothing has happened to.
+    #[error("log devices {logs} are on record as failed, and nothing has happened to them")]
+    LogsGivenUp {
+        /// The devices.
+        logs: LogSet,
+    },
+    /// A log device was written that was on record as failed.
+    #[error("log device {log} was written, and was on record as failed before")]
+    LogWritten {
+        /// The device.
+        log: LogIndex,
+    },
     /// A member's superblock went back to an earlier version though one copy of the newest is whole.
     #[error("member {member} has forgotten the newest version of its superblock, of which one copy is whole")]
     Forgotten {

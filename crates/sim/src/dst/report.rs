@@ -151,6 +151,28 @@ counts! {
     }
 }
 
+counts! {
+    /// What became of log devices.
+    Logged {
+        /// Times that an array got log devices, or others.
+        exchanged,
+        /// Times that its log was on its members again.
+        taken_out,
+        /// How often that was cut off.
+        cut_off,
+        /// Lives of arrays with log devices.
+        lives,
+        /// Of these, how many without some of them.
+        missing,
+        /// Places of their rings that rotted, or could not be read any more.
+        rotten,
+        /// Log devices that failed, and were given up.
+        given_up,
+        /// Arrays that were rightly refused: without any log device, with another array's, or with a copy.
+        refused,
+    }
+}
+
 /// What runs did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
@@ -166,6 +188,8 @@ pub struct Report {
     pub served: Served,
     /// Bits that rotted.
     pub rotten: Rotten,
+    /// What became of log devices.
+    pub logged: Logged,
 }
 
 impl Report {
@@ -179,11 +203,12 @@ impl Report {
             alterations: self.alterations.plus(other.alterations),
             served: self.served.plus(other.served),
             rotten: self.rotten.plus(other.rotten),
+            logged: self.logged.plus(other.logged),
         }
     }
 
     /// Every count by its name; those of what rotted begin with `rotten_`, those of stopped arrays with `stopped_`,
-    /// and those of the shape of running ones with `served_`.
+    /// those of the shape of running ones with `served_`, and those of log devices with `logged_`.
     #[must_use]
     pub fn named(&self) -> Vec<(String, u64)> {
         let plain = self.counts.named().into_iter().chain(self.changes.named());
@@ -191,6 +216,7 @@ impl Report {
         let rotten = self.rotten.named().into_iter().map(|(name, count)| (format!("rotten_{name}"), count));
         let stopped = self.alterations.named().into_iter().map(|(name, count)| (format!("stopped_{name}"), count));
         let served = self.served.named().into_iter().map(|(name, count)| (format!("served_{name}"), count));
-        plain.chain(rotten).chain(stopped).chain(served).collect()
+        let logged = self.logged.named().into_iter().map(|(name, count)| (format!("logged_{name}"), count));
+        plain.chain(rotten).chain(stopped).chain(served).chain(logged).collect()
     }
 }

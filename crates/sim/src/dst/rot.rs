@@ -103,7 +103,8 @@ pub(super) struct RottenLog {
 /// nor that of the journal where nobody else has it.
 pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> Option<RottenLog> {
     let truth = &found.verdict.superblock;
-    if truth.consistency != Consistency::Log {
+    // What becomes of log devices is not drawn here.
+    if truth.consistency != Consistency::Log || truth.logs.is_some() {
         return None;
     }
     // What is newest has to stay that: a power cut takes a record that is not flushed yet.
@@ -157,12 +158,12 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
 const JOURNAL: usize = 1;
 
 /// A record of the array's present run.
-struct InLog {
+pub(super) struct InLog {
     sequence: LogSequence,
     /// Of the log, or of the journal of pages.
     lane: usize,
     /// The bytes of the log's area that it is.
-    range: Range<u64>,
+    pub(super) range: Range<u64>,
 }
 
 impl InLog {
@@ -171,15 +172,15 @@ impl InLog {
     }
 }
 
-/// The records that a member has.
-fn records(member: &Member, own: &Superblock, truth: &Superblock) -> Vec<InLog> {
+/// The records that a member has; or a log device, of the member with that superblock.
+pub(super) fn records(member: &Member, own: &Superblock, truth: &Superblock) -> Vec<InLog> {
     let lanes = [(Some(own.ring()), truth.generation), (own.journal_area(), truth.journal)];
     let mut found = Vec::new();
     for (lane, (area, generation)) in lanes.into_iter().enumerate() {
         let Some(area) = area else { continue };
         let mut ring = vec![0; usize::try_from(area.size.0).expect("a small log")];
         member.read(area.offset, &mut ring);
-        let start = area.offset.0 - own.areas.log.offset.0;
+        let start = area.offset.0 - own.log_area().offset.0;
         found.extend((0..ring.len()).step_by(BLOCK_BYTES).filter_map(|at| {
             let rest = &ring[at..];
             let (header, content) = may_begin(rest, generation).then(|| decode(rest).ok())??;

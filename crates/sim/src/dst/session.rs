@@ -13,7 +13,7 @@ use uraid_io::cache::TICK;
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, EngineError, Reply};
 use uraid_io::format::BLOCK;
-use uraid_io::format::superblock::Superblock;
+use uraid_io::format::superblock::{LogSet, Superblock};
 use uraid_layout::reshape::{Course, Pace, Window};
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
@@ -109,6 +109,8 @@ pub(super) struct Session<'a> {
     pub(super) unreadable: u64,
     /// Members failed operations that are not with the array any more.
     pub(super) was_struck: bool,
+    /// Members that may have been given up though they were in time.
+    hurried: MemberSet,
     /// What looks have shown.
     pub(super) seen: BTreeMap<Lba, Buf>,
     /// Looks that failed.
@@ -169,6 +171,7 @@ impl<'a> Session<'a> {
             reads: 0,
             unreadable: 0,
             was_struck: false,
+            hurried: MemberSet::EMPTY,
             seen: BTreeMap::new(),
             blind: Vec::new(),
             pool,
@@ -228,6 +231,14 @@ impl<'a> Session<'a> {
         self.engine.tick();
     }
 
+    /// Lets so many ticks pass in which nobody takes in what members end: these may be given up though they were in
+    /// time.
+    pub(super) fn stall(&mut self, ticks: usize) {
+        let busy = self.engine.slots().iter().filter(|&slot| self.disk.is_busy(slot));
+        self.hurried = self.hurried.union(busy.collect());
+        (0..ticks).for_each(|_| self.tick());
+    }
+
     /// Looks whether anything still ends where members hang; false when the array rightly waits for them.
     fn is_patient(&mut self) -> Result<bool, Finding> {
         let steps = self.disk.steps();
@@ -242,12 +253,22 @@ impl<'a> Session<'a> {
         }
         let (slots, shapes) = (self.engine.slots(), self.shapes());
         let hung: MemberSet = self.disk.hung().iter().filter(|&slot| slots.contains(slot)).collect();
-        let survives = survive(&shapes, self.failed().union(hung));
-        if deadlines.write.is_some() && survives && tolerance(&shapes) > 0 {
-            return Err(Finding::Waits { members: hung });
+        let logs = self.disk.hung_logs();
+        // A log device is given up whatever the level is, as long as there is another one.
+        let is_logs = hung.is_empty() && !logs.is_empty();
+        let survives = survive(&shapes, self.failed().union(hung)) && (tolerance(&shapes) > 0 || is_logs);
+        if deadlines.write.is_some() && survives && self.has_log_beside(logs) {
+            return Err(Finding::Waits { members: hung, logs });
         }
         self.disk.cut();
         Ok(false)
+    }
+
+    /// Whether a log device is left beside these and all that have failed something, where the log is on such devices.
+    fn has_log_beside(&self, lost: LogSet) -> bool {
+        let truth = self.engine.superblock();
+        let failed = self.disk.struck_logs().union(lost);
+        truth.logs.as_ref().is_none_or(|logs| !logs.active().minus(failed).is_empty())
     }
 
     /// The shapes that the array has: one, or while it is being reshaped two.
@@ -420,6 +441,9 @@ impl<'a> Session<'a> {
         if let Submitted::Look { lba, len } = *submitted {
             self.blind.push((lba, len));
         }
+        if !self.has_log_beside(late_logs(&self.disk, self.engine.deadlines())) {
+            return Ok(());
+        }
         let is_too_much = |failed| !survive(&self.shapes(), failed);
         // A member that does not give back what is written to heal it fails, which may be one more than the level
         // survives.
@@ -478,7 +502,9 @@ impl<'a> Session<'a> {
             }
             // It has failed, too, or was too late.
             Change::Join { slot, .. } => {
-                let late = given_up_late(&self.disk, Some(self.engine.deadlines()));
+                let has_deadline = self.engine.deadlines().write.is_some();
+                let hurried = if has_deadline { self.hurried } else { MemberSet::EMPTY };
+                let late = given_up_late(&self.disk, Some(self.engine.deadlines())).union(hurried);
                 self.disk.struck().union(self.disk.lied()).union(late).contains(slot)
             }
             Change::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
@@ -499,6 +525,11 @@ pub(super) fn settle_superblocks(superblocks: &mut Vec<Superblock>, engine: &Eng
     for own in superblocks {
         (own.spec, own.reshape, own.consistency) = (truth.spec, None, truth.consistency);
     }
+}
+
+/// Which log devices may have been given up because they took too long.
+fn late_logs(disk: &SimDisk, deadlines: Deadlines) -> LogSet {
+    if deadlines.write.is_some() { disk.late_logs() } else { LogSet::EMPTY }
 }
 
 /// Who may have been given up because it took too long.

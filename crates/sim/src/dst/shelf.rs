@@ -148,6 +148,11 @@ impl Shelf {
         self.unwritten = MemberSet::EMPTY;
     }
 
+    /// Takes note that a change of the stopped array was cut off: of superblocks one copy may be all that there is.
+    pub(super) fn disturbed(&mut self) {
+        self.was_closed = false;
+    }
+
     /// What counts of all that the members say, and those.
     ///
     /// # Errors
@@ -474,7 +479,7 @@ fn expect_split_brain_refused(candidates: &[Candidate], verdict: &Verdict, rando
 }
 
 /// Degraded arrays are opened, and nothing is forced.
-const OPTIONS: OpenOptions = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
+pub(super) const OPTIONS: OpenOptions = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
 
 /// Whether an array is not opened: it was not stopped cleanly, and nothing tells what the rest has of the writes that
 /// were under way. Copies have all of it where whoever is lost was lost before.

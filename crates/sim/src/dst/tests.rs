@@ -22,6 +22,9 @@ fn seeds_show_nothing_that_must_not_be() {
     let Alterations { grown, reshaped, turned_back, resumed, joined, left, .. } = sum.alterations;
     let is_altered = grown > 20 && reshaped > 20 && turned_back > 5 && resumed > 50 && joined > 15 && left > 10;
     assert!(is_altered, "little is done to stopped arrays: {:?}", sum.alterations);
+    let Logged { exchanged, cut_off, lives, missing, rotten, given_up, refused, .. } = sum.logged;
+    let has_logs = exchanged > 20 && cut_off > 5 && lives > 60 && missing > 5 && rotten > 5;
+    assert!(has_logs && given_up > 2 && refused > 10, "little becomes of log devices: {:?}", sum.logged);
 }
 
 #[test]
