@@ -45,6 +45,10 @@ use state::{Commit, Committed, Limits, Open, State, Update};
 pub(super) use state::{Form, Piece};
 use writer::{BLOCK, Writer};
 
+/// Blocks of each ring of the journal that are kept for records that only have a mark. A start goes on with what is in
+/// the rings, also with one that a stop has cut off and which frees nothing any more: there have to be others.
+const MARKS_KEPT: u64 = 4;
+
 /// Whoever is to get pages has an operation under way: that counts as much as this part of its ring.
 const BURDEN: u64 = 16;
 
@@ -137,7 +141,8 @@ impl Log {
         let size = writers.iter().flatten().map(|writer| writer.ring.size().0).min()?;
         let (group, record, stripes) = (Bytes(size / 4), Bytes(size / 4), u64::MAX);
         // A record is released as a whole.
-        let limits = Limits { group, record, stripes, updates: 1, open: OPEN_MAX };
+        let spare = Bytes(MARKS_KEPT * BLOCK.0);
+        let limits = Limits { group, record, stripes, updates: 1, open: OPEN_MAX, spare };
         Some(Self::of(State::of(writers, limits), true))
     }
 
@@ -299,7 +304,7 @@ impl Log {
             let ring = &writer.ring;
             let promised = if planted!(PromisesForgotten) { Bytes(0) } else { state.promised(writer.slot()) };
             let (size, most) = (Bytes(size.0 + promised.0), ring.size().0 / 8 * share);
-            ring.used().0 + size.0 <= most && ring.find(size, BLOCK).is_some()
+            ring.used().0 + size.0 <= most && ring.find(size, state.limits.spare).is_some()
         };
         let chosen: MemberSet =
             able.iter().take(count).filter(|writer| fits(writer)).map(|writer| writer.slot()).collect();
@@ -486,6 +491,10 @@ impl Log {
                 if behind.is_empty() || planted!(JournalMarkUntold) {
                     state.marked = state.marked.max(last);
                     return Ok(());
+                }
+                let full = state.too_full(behind);
+                if !full.is_empty() {
+                    return Err(EngineError::LogFailed { members: full });
                 }
                 state.seal_mark(behind)
             };

@@ -93,6 +93,8 @@ pub(super) struct Limits {
     /// The updates in a record, and the records that may be open.
     pub(super) updates: usize,
     pub(super) open: usize,
+    /// What is kept of each ring for records that only have a mark: one that a stop has cut off keeps its place.
+    pub(super) spare: Bytes,
 }
 
 #[derive(Debug)]
@@ -159,7 +161,7 @@ impl State {
         }
         assert!(stripes(record) > 0, "the smallest log has room for a parity stripe");
         let (group, record, stripes) = (Bytes(size / 4), Bytes(record), stripes(size / 4).max(1));
-        let limits = Limits { group, record, stripes, updates: usize::MAX, open: OPEN_DEFAULT };
+        let limits = Limits { group, record, stripes, updates: usize::MAX, open: OPEN_DEFAULT, spare: BLOCK };
         Ok(Self::of(writers, limits))
     }
 
@@ -323,7 +325,7 @@ impl State {
     pub(super) fn fits(&self, is_first: bool) -> bool {
         let limit = if is_first { self.limits.record } else { self.limits.group };
         let mut writers = self.writers.iter().flatten().filter(|writer| !writer.is_empty());
-        writers.all(|writer| !writer.is_too_large(limit) && writer.has_place())
+        writers.all(|writer| !writer.is_too_large(limit) && writer.has_place(self.limits.spare))
     }
 
     /// Ends the record under construction: every participant gets its place and header.
@@ -338,6 +340,14 @@ impl State {
         let tasks = self.spare.pop().unwrap_or_default();
         self.is_making_room = true;
         self.seal_for(participants, tasks)
+    }
+
+    /// Those of these members on which a record that only has a mark finds no place.
+    pub(super) fn too_full(&self, members: MemberSet) -> MemberSet {
+        let has_place = |member: &MemberIndex| {
+            self.writers[member.index()].as_ref().is_some_and(|writer| writer.ring.find(BLOCK, Bytes(0)).is_some())
+        };
+        members.iter().filter(|member| !has_place(member)).collect()
     }
 
     fn seal_for(&mut self, participants: MemberSet, tasks: Vec<TaskId>) -> Commit {

@@ -124,9 +124,9 @@ impl Writer {
         self.total() > limit || self.header.extents.len() > EXTENTS_MAX
     }
 
-    /// Whether it has a place, beside the block that is kept for a record without content.
-    pub(super) fn has_place(&self) -> bool {
-        self.ring.find(self.total(), BLOCK).is_some()
+    /// Whether it has a place, beside what is kept for records without content.
+    pub(super) fn has_place(&self, spare: Bytes) -> bool {
+        self.ring.find(self.total(), spare).is_some()
     }
 
     fn total(&self) -> Bytes {
