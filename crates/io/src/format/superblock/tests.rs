@@ -425,7 +425,8 @@ fn areas_have_room_for_everything_on_every_size() {
         (16 * MIB, 2 * MIB, MIB + MIB / 2),
         (64 * MIB + 512, 5 * MIB, 4 * MIB + MIB / 2),
         (1 << 30, 65 * MIB, 64 * MIB + MIB / 2),
-        (1 << 40, 129 * MIB, 128 * MIB + MIB / 2),
+        (8 << 30, 513 * MIB, 512 * MIB + MIB / 2),
+        (1 << 40, 513 * MIB, 512 * MIB + MIB / 2),
     ] {
         let areas = Areas::new(Bytes(member_size), Areas::default_log(Bytes(member_size)), Integrity::None).unwrap();
         assert_eq!((areas.data.offset, areas.log.size), (Bytes(head), Bytes(log)), "{member_size}");
