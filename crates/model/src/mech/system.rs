@@ -20,7 +20,7 @@ use uraid_io::cache::Traffic;
 use uraid_layout::plan::MethodCounts;
 use uraid_layout::{Lba, Sectors, StripeId};
 
-use super::array::{ArraySpec, Part};
+use super::array::ArraySpec;
 use super::cache::{TICK_NS, WriteBack};
 use super::disk::Disk;
 use super::locks::Locks;
@@ -408,11 +408,7 @@ impl System {
     /// Writes a record of all that waits, if anything does.
     fn commit(&mut self, volume: usize) -> Result<(), Error> {
         let Some(ops) = self.volumes[volume].log.as_mut().and_then(|log| log.commit(&self.jobs)) else { return Ok(()) };
-        let request = Request { volume, is_write: true, lba: Lba(0), len: Sectors(0) };
-        let record = self.jobs.add(Kind::Commit, request, self.now);
-        let operations = &mut self.jobs.at_mut(record).operations;
-        operations.parts.push(Part { reads: 0, writes: index_u32(ops.len()) });
-        operations.ops = ops;
+        let record = self.jobs.add_record(Kind::Commit, volume, ops, self.now);
         self.begin(record)
     }
 
@@ -423,12 +419,8 @@ impl System {
         };
         let queues = self.drives.how_busy(*first_drive, pricer.geometry().members());
         let Some(ops) = journal.begin(&self.jobs, queues) else { return Ok(()) };
-        let request = Request { volume, is_write: true, lba: Lba(0), len: Sectors(0) };
-        let record = self.jobs.add(Kind::Append, request, self.now);
+        let record = self.jobs.add_record(Kind::Append, volume, ops, self.now);
         journal.begun(record);
-        let operations = &mut self.jobs.at_mut(record).operations;
-        operations.parts.push(Part { reads: 0, writes: index_u32(ops.len()) });
-        operations.ops = ops;
         self.begin(record)
     }
 

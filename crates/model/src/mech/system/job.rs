@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use uraid_layout::StripeId;
+use uraid_layout::{Lba, Sectors, StripeId};
 
 use super::super::Request;
-use super::super::array::{Op, Operations, PARTS_MAX};
+use super::super::array::{Op, Operations, PARTS_MAX, Part};
 use super::index::index_u32;
 
 /// Whose a job is.
@@ -126,6 +126,15 @@ impl Jobs {
             is_answered: false,
         });
         index_u32(self.slots.len() - 1)
+    }
+
+    /// Adds a job that writes a record, by these operations.
+    pub(super) fn add_record(&mut self, kind: Kind, volume: usize, ops: Vec<Op>, now: u64) -> u32 {
+        let record = self.add(kind, Request { volume, is_write: true, lba: Lba(0), len: Sectors(0) }, now);
+        let operations = &mut self.at_mut(record).operations;
+        operations.parts.push(Part { reads: 0, writes: index_u32(ops.len()) });
+        operations.ops = ops;
+        record
     }
 
     #[inline]

@@ -11,9 +11,7 @@ use uraid_layout::plan::Queue;
 use super::super::array::Op;
 use super::index::index_u32;
 use super::job::Jobs;
-
-/// What a record has besides content: a page.
-const HEADER_SECTORS: u64 = 8;
+use super::log::HEADER_SECTORS;
 
 /// The most records under way.
 const RECORDS_MAX: usize = 4;
@@ -64,8 +62,8 @@ impl Journal {
             return None;
         }
         let content: u64 = self.waiting.iter().map(|&job| jobs.at(job).request.len.0).sum();
-        let len = (HEADER_SECTORS + content).min(self.ring.end - self.ring.start);
         let size = self.ring.end - self.ring.start;
+        let len = (HEADER_SECTORS + content).min(size);
         let mut able: Vec<usize> = (0..self.next.len()).collect();
         able.sort_by_key(|&member| self.written[member] + size / BURDEN * u64::from(queues[member].depth));
         able.truncate(self.copies);

@@ -9,7 +9,7 @@ use super::index::index_u32;
 use super::job::Jobs;
 
 /// What a record has besides content: a page.
-const HEADER_SECTORS: u64 = 8;
+pub(super) const HEADER_SECTORS: u64 = 8;
 
 /// A log, which is a ring on each disk.
 #[derive(Debug)]
