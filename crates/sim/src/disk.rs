@@ -226,13 +226,14 @@ impl SimDisk {
         self.world.borrow().now
     }
 
-    /// Operations that a member was given so far.
+    /// Operations that a member, or the log device at a place, was given so far.
     ///
     /// # Panics
     /// When there is no such slot.
     #[must_use]
-    pub fn count(&self, member: MemberIndex) -> usize {
-        self.world.borrow().counts[member.index()]
+    pub fn count(&self, place: MemberIndex) -> usize {
+        let world = self.world.borrow();
+        log_at(place).map_or_else(|| world.counts[place.index()], |log| world.log_counts[usize::from(log.0)])
     }
 
     /// Members that some fault struck so far that they told of.

@@ -1,5 +1,5 @@
-//! One fault at a time, everywhere: every operation of a workload, on every member, fails in every way, once or from
-//! then on.
+//! One fault at a time, everywhere: every operation of a workload, on every member and log device, fails in every way,
+//! once or from then on.
 //!
 //! What must hold: no read returns what it must not; a command fails only when more members failed than the level
 //! survives; and whatever a flush or FUA made durable is there after a power cut. Operations that never end have no
@@ -15,7 +15,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
-use uraid_io::format::superblock::Integrity;
+use uraid_io::disk::{log_at, log_place};
+use uraid_io::format::superblock::{Integrity, LogIndex};
 use uraid_layout::MemberIndex;
 
 use crate::crash::shape::Shape;
@@ -34,7 +35,7 @@ pub struct Case {
     pub cache: Cache,
     /// Whether the array is closed in the end; else only the power cut ends it.
     pub closes: bool,
-    /// On which member.
+    /// On which member, or at which log device's place.
     pub member: MemberIndex,
     /// At which of the member's operations.
     pub index: usize,
@@ -108,7 +109,8 @@ pub fn cases(shapes: &[Shape]) -> Result<Vec<Case>, Failure> {
             for closes in [false, true] {
                 let failure = |finding| Failure { case: format!("{shape}/{cache:?} without a fault"), finding };
                 let disk = Client::try_out(shape, cache, closes).map_err(failure)?;
-                for member in shape.geometry.all_members().iter() {
+                let logs = (0..shape.logs).map(|log| log_place(LogIndex(log)));
+                for member in shape.geometry.all_members().iter().chain(logs) {
                     for &fault in faults(shape.integrity) {
                         let all = || (0..disk.count(member)).collect();
                         let indices = if fault.is_silent() { disk.corruptible(member, fault) } else { all() };
@@ -137,7 +139,8 @@ impl Case {
         let Self { shape, cache, closes, member, index, fault, lasts } = *self;
         let lasts = if lasts { "from-then-on" } else { "once" };
         let closes = if closes { "close" } else { "cut" };
-        format!("{}/{cache:?}/{closes}/member{member}/operation{index}/{fault:?}/{lasts}", shapes[shape]).to_lowercase()
+        let member = log_at(member).map_or_else(|| format!("member{member}"), |log| format!("log{log}"));
+        format!("{}/{cache:?}/{closes}/{member}/operation{index}/{fault:?}/{lasts}", shapes[shape]).to_lowercase()
     }
 
     /// Runs it.
@@ -155,7 +158,7 @@ impl Case {
         let mut counts = Counts { cases: 1, ..Counts::default() };
         let planned = Planned { member, index, fault, lasts };
         let ended = Client::run(shape, self.cache, self.closes, Some(planned))?;
-        counts.struck = u64::from(!ended.struck.union(ended.lied).is_empty());
+        counts.struck = u64::from(!ended.struck.union(ended.lied).is_empty() || !ended.struck_logs.is_empty());
         counts.failed = ended.failed;
         counts.unreadable = ended.unreadable;
         counts.repaired = ended.repaired;
@@ -170,7 +173,7 @@ impl Case {
                 counts.recoveries += u64::from(looked.map_err(|finding| Finding::Look(Box::new(finding)))?);
                 continue;
             }
-            match crate::crash::look_after(shape, &left, &ended.model, excused)? {
+            match crate::crash::look_after(shape, &shape.together(&left), &ended.model, excused)? {
                 Outlook::Refused => counts.refused += 1,
                 Outlook::Recovered => counts.recoveries += 1,
                 Outlook::Clean => {}

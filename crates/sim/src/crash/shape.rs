@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use uraid_io::disk::log_place;
 use uraid_io::format::Epoch;
 use uraid_io::format::log_device::LogHeader;
 use uraid_io::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
@@ -202,6 +203,25 @@ impl Shape {
     #[must_use]
     pub fn log_slots(&self) -> MemberSet {
         (0..self.logs).map(|log| self.log_slot(LogIndex(log))).collect()
+    }
+
+    /// The members with the log devices at their places, as a [`SimDisk`](crate::disk::SimDisk) has them.
+    #[must_use]
+    pub(crate) fn apart(&self) -> Members {
+        let slots = self.geometry.all_members().iter().map(|slot| self.members.get(slot).cloned()).collect();
+        let logs = self.log_slots().iter().map(|slot| self.members.get(slot).cloned()).collect();
+        Members::of(slots).with_logs(logs)
+    }
+
+    /// What has become of [these](Shape::apart), with the log devices behind the members again.
+    #[must_use]
+    pub(crate) fn together(&self, apart: &Members) -> Members {
+        let mut slots: Vec<_> = self.geometry.all_members().iter().map(|slot| apart.get(slot).cloned()).collect();
+        if self.logs > 0 {
+            let logs = (0..self.logs).map(|log| apart.get(log_place(LogIndex(log))).cloned());
+            slots.extend([None].into_iter().chain(logs));
+        }
+        Members::of(slots)
     }
 
     /// What [states](super::states) are told apart by: how far what a member holds is from this.

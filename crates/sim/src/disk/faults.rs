@@ -92,7 +92,7 @@ pub struct Silent {
 /// A fault that is to happen at a certain operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// On which member.
+    /// On which member, or at which log device's place.
     pub member: MemberIndex,
     /// At which of the member's operations, counted from 0.
     pub index: usize,

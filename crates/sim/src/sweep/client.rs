@@ -5,7 +5,7 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply};
 use uraid_io::format::BLOCK;
-use uraid_io::format::superblock::{Integrity, Superblock};
+use uraid_io::format::superblock::{Integrity, LogSet, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
@@ -61,7 +61,10 @@ pub(super) struct Client<'a> {
 pub(super) struct Ended {
     pub(super) members: Members,
     pub(super) model: Model,
+    /// Members that some fault struck.
     pub(super) struck: MemberSet,
+    /// The same of log devices.
+    pub(super) struck_logs: LogSet,
     pub(super) lied: MemberSet,
     pub(super) failed: u64,
     pub(super) unreadable: u64,
@@ -98,6 +101,7 @@ impl<'a> Client<'a> {
             members: disk.members(),
             model: shape.model.clone(),
             struck: MemberSet::EMPTY,
+            struck_logs: LogSet::EMPTY,
             lied: MemberSet::EMPTY,
             failed: 0,
             unreadable: 0,
@@ -117,7 +121,8 @@ impl<'a> Client<'a> {
         } else {
             ended.is_unopened = true;
         }
-        (ended.members, ended.struck, ended.lied) = (disk.members(), disk.struck(), disk.lied());
+        (ended.members, ended.lied) = (disk.members(), disk.lied());
+        (ended.struck, ended.struck_logs) = (disk.struck(), disk.struck_logs());
         ended.model.stopped();
         Ok(ended)
     }
@@ -254,7 +259,7 @@ impl<'a> Client<'a> {
 
 /// The array's members, of which any may be corrupted where checksums tell.
 fn disk(shape: &Shape) -> SimDisk {
-    let disk = SimDisk::new(shape.members.clone(), Random::new(1), Trace::default());
+    let disk = SimDisk::new(shape.apart(), Random::new(1), Trace::default());
     let (all, none) = (shape.geometry.all_members(), Rate(0));
     let areas = areas_in_use(&shape.areas, &shape.geometry);
     let silent = Silent { content: all, tables: all, areas, lost: none, misdirected: none, flipped: none };
@@ -271,7 +276,8 @@ fn open(shape: &Shape, disk: &SimDisk) -> Result<Option<Engine<SimDisk, u64>>, F
     let generation = Uuid::from_u128(0x9);
     match Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, generation) {
         Ok(array) => array.into_engine().map(Some).map_err(|error| refused(&error)),
-        Err(_) if !disk.struck().is_empty() => Ok(None),
+        // A log device that fails is done without; one that hangs has no deadline here.
+        Err(_) if !disk.struck().is_empty() || disk.has_hung() => Ok(None),
         Err(error) => Err(refused(&error)),
     }
 }
