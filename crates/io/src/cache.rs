@@ -323,7 +323,7 @@ impl Cache {
             let column = self.next_column(slot);
             let stripe = self.store.stripes.get(slot);
             let alone = stripe.alone.take();
-            (stripe.is_scheduled, stripe.is_stuck, stripe.left) = (false, false, None);
+            (stripe.is_old, stripe.is_scheduled, stripe.is_stuck, stripe.left) = (false, false, false, None);
             if column.is_none() && alone.is_some_and(|alone| alone.has_failed) {
                 self.policy.stick(&mut self.store.stripes, slot);
                 continue;
@@ -549,7 +549,7 @@ impl Cache {
     /// Notes that [`TICK`] has passed.
     pub fn tick(&mut self) {
         self.policy.tick();
-        self.journal_mut().forget_not_fresh();
+        self.journal_mut().tick();
     }
 
     /// Asks that everything that is dirty now be written out, and stripes that failed be tried again.

@@ -129,6 +129,7 @@ mutants! {
     JournalAlone: "pages are on as many members as can be lost",
     JournalMarkUntold: "that records of pages count no more is relied on before anybody says so",
     FlushBeforeJournal: "a flush does not wait for pages that are going into the journal",
+    FreshForEver: "what clients don't flush never grows old, and may be lost however long ago it was written",
     FreshAnew: "a flush is not about what was flying when it began, and could not be written",
     ReservedJournaled: "pages of a stripe that is being written past the cache go into the journal",
     UnflownPagesClean: "pages that could not be written out count as in the journal, though they were newer",

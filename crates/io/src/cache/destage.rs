@@ -2,7 +2,8 @@
 //!
 //! - A parity stripe whose data is all dirty goes first and at once: it costs no read.
 //! - Others wait, for they may become whole: until the cache fills beyond a high watermark (then the oldest go until it
-//!   is below the low one), until they are old, until the clients are idle, or until a flush.
+//!   is below the low one), until they are old, until the clients are idle, or until a flush. What the journal has does
+//!   not grow old: it is durable.
 //! - The oldest go together, in the order of addresses, and adjacent ones as one run: adjacent stripes become one
 //!   operation on each member.
 //! - When a write finds no room it is written through. It does not wait for what is dirty.
@@ -26,8 +27,8 @@ use super::unwritten::{Cause, Parts};
 /// The time between two ticks.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// Ticks after which a dirty stripe is old.
-const OLD_TICKS: u64 = 50;
+/// Ticks after which a dirty stripe is old, or with a journal one with content that is not there.
+pub(super) const OLD_TICKS: u64 = 50;
 
 /// Shares of the cache's pages, in sixteenths, at which destaging begins, at which it ends, and at which writes are
 /// written through.
@@ -77,6 +78,9 @@ pub(super) struct Policy {
     whole: VecDeque<StripeId>,
     /// The oldest stripes, descending: the next is the last.
     batch: Vec<StripeId>,
+    /// Whether a journal says which stripes are old, and those of which it did.
+    has_journal: bool,
+    old: Vec<StripeId>,
     /// The flights that flushes wait for, and how many there ever were.
     flights: Vec<Flying>,
     flown: u64,
@@ -103,6 +107,8 @@ impl Policy {
             ticks: 0,
             whole: VecDeque::new(),
             batch: Vec::new(),
+            has_journal: false,
+            old: Vec::new(),
             flights: Vec::new(),
             flown: 0,
             stuck: Vec::new(),
@@ -233,6 +239,19 @@ impl Policy {
     /// Notes that the journal has come further.
     pub(super) fn note_journal(&mut self) {
         self.journal += 1;
+    }
+
+    /// From now on a journal says which stripes [are old](Policy::note_old).
+    pub(super) fn follow_journal(&mut self) {
+        self.has_journal = true;
+    }
+
+    /// Notes that a stripe has had content for long that is not in the journal.
+    pub(super) fn note_old(&mut self, stripes: &mut Stripes, slot: Slot) {
+        let stripe = stripes.get(slot);
+        if !std::mem::replace(&mut stripe.is_old, true) {
+            self.old.push(stripe.id);
+        }
     }
 
     /// Notes that [`TICK`] has passed.
@@ -393,9 +412,9 @@ impl Policy {
     fn schedule(&self, stripes: &mut Stripes, id: u64, sectors: u64) -> Option<u64> {
         let slot = stripes.find(StripeId(id))?;
         let stripe = stripes.get(slot);
-        let since = stripe.since.filter(|_| !stripe.is_scheduled)?;
+        stripe.since.filter(|_| !stripe.is_scheduled)?;
         let fits = sectors == 0 || (sectors + stripe.dirty <= RUN_SECTORS_MAX && stripe.alone.is_none());
-        if !fits || stripe.left == Some(self.journal) || !self.is_wanted(since, stripe.tick) {
+        if !fits || stripe.left == Some(self.journal) || !self.is_wanted(stripe) {
             return None;
         }
         stripe.is_scheduled = true;
@@ -405,10 +424,8 @@ impl Policy {
     /// Takes the oldest stripes that are wanted, in descending order; whether there are any.
     fn refill(&mut self, stripes: &Stripes) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
-        let oldest = stripes.dirty().take_while(|stripe| {
-            let since = stripe.since.expect("a stripe in the list is dirty");
-            self.is_wanted(since, stripe.tick)
-        });
+        batch.append(&mut self.old);
+        let oldest = stripes.dirty().take_while(|stripe| self.is_wanted(stripe));
         // Those that were picked already and wait for their lock stay at the front for a while.
         let is_next = |stripe: &&Stripe| !stripe.is_scheduled && stripe.left != Some(self.journal);
         batch.extend(oldest.filter(is_next).map(|stripe| stripe.id).take(BATCH_MAX));
@@ -417,9 +434,10 @@ impl Policy {
         !self.batch.is_empty()
     }
 
-    fn is_wanted(&self, since: u64, tick: u64) -> bool {
-        let is_old = self.ticks - tick >= OLD_TICKS;
-        self.is_above_low || self.is_idle || is_old || self.drain.is_some_and(|mark| since < mark.0)
+    fn is_wanted(&self, stripe: &Stripe) -> bool {
+        let is_old = stripe.is_old || !self.has_journal && self.ticks - stripe.tick >= OLD_TICKS;
+        let is_drained = self.drain.zip(stripe.since).is_some_and(|(mark, since)| since < mark.0);
+        self.is_above_low || self.is_idle || is_old || is_drained
     }
 }
 

@@ -265,6 +265,7 @@ impl Edit<'_> {
     /// From now on flushes may put pages into a journal.
     pub fn turn_on(&mut self) {
         self.journal.is_on = true;
+        self.policy.follow_journal();
     }
 
     /// Takes note whether a flush has found it full of what can't be written out.
@@ -393,8 +394,7 @@ impl Edit<'_> {
             self.journal.go(number, page);
             count += 1;
         }
-        left.drain(..).rev().for_each(|page| self.journal.fresh.push_front(page));
-        self.journal.passed_over = left;
+        self.journal.pass_over(left);
     }
 
     /// Has the pages of a batch that takes too long go into the journal again, as it may arrive late or never.
@@ -487,8 +487,25 @@ impl Edit<'_> {
         }
     }
 
+    /// Notes that a tick has passed: stripes with pages that have been fresh for long are old.
+    pub(super) fn tick(&mut self) {
+        self.forget_not_fresh();
+        let Some(old) = self.journal.grow_older() else { return };
+        let (mut left, shape) = (std::mem::take(&mut self.journal.passed_over), self.store.shape);
+        while let Some(&(number, page)) = self.journal.fresh.front().filter(|(number, _)| *number < old) {
+            self.journal.fresh.pop_front();
+            let fate = self.look().fate(page, &shape);
+            if fate == Fate::Journal {
+                let (slot, _) = self.look().find(page, &shape).expect("a page with a fate is in memory");
+                self.policy.note_old(&mut self.store.stripes, slot);
+            }
+            left.extend((fate != Fate::Gone).then_some((number, page)));
+        }
+        self.journal.pass_over(left);
+    }
+
     /// Forgets pages that are not fresh any more, where that pays.
-    pub(super) fn forget_not_fresh(&mut self) {
+    fn forget_not_fresh(&mut self) {
         if self.journal.fresh.len() > 2 * self.store.held() + FRESH_FEW {
             let shape = self.store.shape;
             let mut fresh = std::mem::take(&mut self.journal.fresh);

@@ -18,6 +18,7 @@ use std::ops::Range;
 
 use uraid_layout::Lba;
 
+use super::destage::OLD_TICKS;
 use super::stripes::NumberHasher;
 use crate::format::log::record::LogSequence;
 
@@ -51,6 +52,8 @@ pub(super) struct Journal {
     pub(super) passed_over: Vec<(u64, Lba)>,
     /// How many there ever were.
     pub(super) count: u64,
+    /// How many there were by each of the last ticks.
+    counts: VecDeque<u64>,
     /// Pages that go into the journal, by batch, each in one; and memory for such lists, to be used again.
     pub(super) going: Vec<Batch>,
     pub(super) spare: Vec<Vec<(u64, Lba)>>,
@@ -106,6 +109,20 @@ impl Journal {
         }
         self.fresh.push_front((0, page));
         self.count = self.count.max(1);
+    }
+
+    /// Puts pages back that were taken from the oldest and are still fresh.
+    pub(super) fn pass_over(&mut self, mut pages: Vec<(u64, Lba)>) {
+        pages.drain(..).rev().for_each(|page| self.fresh.push_front(page));
+        self.passed_over = pages;
+    }
+
+    /// Takes note that a tick has passed: which pages have been fresh for long, if they still are, as their numbers are
+    /// below this.
+    pub(super) fn grow_older(&mut self) -> Option<u64> {
+        self.counts.push_back(self.count);
+        let is_long = self.counts.len() as u64 > OLD_TICKS && !planted!(FreshForEver);
+        is_long.then(|| self.counts.pop_front()).flatten()
     }
 
     /// Whether a page is on its way into the journal.

@@ -49,6 +49,8 @@ pub(super) struct Stripe {
     pub(super) since: Option<u64>,
     /// On which tick it did.
     pub(super) tick: u64,
+    /// It has had content for long that is not in the journal.
+    pub(super) is_old: bool,
     /// It was picked for destaging, and not yet taken.
     pub(super) is_scheduled: bool,
     /// All of its data flies: its parity is of no use to later writes.
@@ -220,6 +222,7 @@ impl Stripe {
             clean_pages: 0,
             since: None,
             tick: 0,
+            is_old: false,
             is_scheduled: false,
             is_whole: false,
             is_stuck: false,

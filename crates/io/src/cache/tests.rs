@@ -710,6 +710,44 @@ fn stall(cache: &mut Cache, record: u64) -> Vec<Range<u64>> {
     going.iter().map(|(lba, lease)| lba.0..lba.0 + lease.len() as u64 / 512).collect()
 }
 
+/// Clients are busy, and time passes.
+fn pass(cache: &mut Cache, ticks: u64) {
+    for _ in 0..ticks {
+        cache.note_activity();
+        cache.tick();
+        assert_consistent(cache);
+    }
+}
+
+/// What is dirty grows old within five seconds, unless the journal has it: what clients don't flush is not lost for
+/// longer, and what they do is not written out before there is a need.
+#[test]
+fn what_the_journal_has_does_not_grow_old() {
+    let (mut cache, geometry) = journaled();
+    let stripe = geometry.stripe_sectors().0;
+    let page = Buf::zeroed(Bytes(PAGE_BYTES as u64));
+    let write = |cache: &mut Cache, at: u64| assert!(cache.write(Lba(at * stripe), &page, 0..PAGE_BYTES));
+    (0..3).for_each(|at| write(&mut cache, at));
+    let mut going = Vec::new();
+    let batch = cache.journal_mut().take(usize::MAX, Wanted::Fresh, &mut going);
+    cache.journal_mut().journaled(batch, Some(LogSequence(1)));
+    // One is written again, and another comes, a second later.
+    pass(&mut cache, 10);
+    write(&mut cache, 1);
+    write(&mut cache, 3);
+    pass(&mut cache, 49);
+    assert_eq!(cache.next_run(), None);
+    pass(&mut cache, 2);
+    assert_eq!(cache.next_run(), Some((1..2, Sectors(PAGE_BYTES as u64 / 512))));
+    assert_eq!(cache.next_run(), Some((3..4, Sectors(PAGE_BYTES as u64 / 512))));
+    pass(&mut cache, 1000);
+    assert_eq!(cache.next_run(), None);
+    // Idle clients are as good a time as any.
+    (0..2).for_each(|_| cache.tick());
+    let rest: Vec<_> = std::iter::from_fn(|| cache.next_run()).map(|(stripes, _)| stripes).collect();
+    assert_eq!(rest, [0..1, 2..3]);
+}
+
 /// The journal's newest of a sector counts: what flies does not go there over what is newer.
 #[test]
 fn what_flies_goes_into_the_journal_without_what_is_newer_there() {

@@ -5,10 +5,12 @@
 //! there is no room for; what is dirty is destaged in runs of adjacent stripes, [`DESTAGES_MAX`] at a time. An answer
 //! from the cache takes [`CacheSpec::hit_us`]; the memory itself takes no time.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use uraid_io::buf::{Buf, Pool, ZEROS};
-use uraid_io::cache::{Cache, Contents, Source};
+use uraid_io::cache::{Cache, Contents, FlushLeft, FlushMark, Source, Wanted};
+use uraid_io::format::log::record::LogSequence;
 use uraid_layout::plan::{Buffer, Extent, Plan};
 use uraid_layout::{Bytes, DiskSector, Geometry, Lba, Location, Owner, Sectors};
 
@@ -40,6 +42,9 @@ pub(super) struct WriteBack {
     contents: Vec<Contents>,
     pub(super) destaging: u32,
     pub(super) ticks: bool,
+    /// The newest record of a journal, and those that are still needed.
+    newest: LogSequence,
+    needed: BTreeSet<LogSequence>,
 }
 
 const PAGE_BYTES: u64 = 4096;
@@ -60,7 +65,17 @@ impl WriteBack {
         let pool = Pool::new(Bytes(spec.size.0 * 2));
         let zeroes = Pool::new(Bytes(PAGE_BYTES)).try_alloc(Bytes(PAGE_BYTES)).expect("a page fits a pool of one");
         let cache = Cache::new(geometry, pool.clone(), spec.size);
-        Ok(Self { spec, cache, pool, zeroes, contents: Vec::new(), destaging: 0, ticks: false })
+        Ok(Self {
+            spec,
+            cache,
+            pool,
+            zeroes,
+            contents: Vec::new(),
+            destaging: 0,
+            ticks: false,
+            newest: LogSequence(0),
+            needed: BTreeSet::new(),
+        })
     }
 
     pub(super) fn hit_ns(&self) -> u64 {
@@ -160,11 +175,51 @@ impl WriteBack {
         }
     }
 
+    /// From now on flushes put pages into a journal.
+    pub(super) fn follow_journal(&mut self) {
+        self.cache.journal_mut().turn_on();
+    }
+
+    /// What a flush that begins now is about.
+    pub(super) fn flush(&self) -> FlushMark {
+        self.cache.journal().mark()
+    }
+
+    /// What a flush is still to do.
+    pub(super) fn flush_left(&self, mark: FlushMark) -> FlushLeft {
+        self.cache.journal().left(mark)
+    }
+
+    /// Has what is not in the journal go there: the number of the batch, and how much it is.
+    pub(super) fn begin_record(&mut self) -> (u64, Sectors) {
+        let mut pages = Vec::new();
+        let batch = self.cache.journal_mut().take(usize::MAX, Wanted::Fresh, &mut pages);
+        (batch, Sectors(pages.iter().map(|(_, page)| page.len() as u64 / 512).sum()))
+    }
+
+    /// A batch is in the journal.
+    pub(super) fn end_record(&mut self, batch: u64) {
+        self.newest.0 += 1;
+        self.needed.insert(self.newest);
+        self.cache.journal_mut().journaled(batch, Some(self.newest));
+        self.trim();
+    }
+
+    /// Records that nobody needs any more are none, once there are no older ones.
+    fn trim(&mut self) {
+        while let Some(record) = self.cache.journal_mut().released() {
+            self.needed.remove(&record);
+        }
+        let upto = self.needed.first().map_or(self.newest, |oldest| LogSequence(oldest.0 - 1));
+        self.cache.journal_mut().marked(upto);
+    }
+
     /// Ends a job's flight.
     pub(super) fn settle(&mut self, geometry: &Geometry, job: u32) {
         let index = self.slot(job);
         self.cache.settle(geometry, &mut self.contents[index], true);
         self.contents[index].clear();
+        self.trim();
     }
 
     /// Whether ticks are to go on.

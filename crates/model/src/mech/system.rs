@@ -152,7 +152,7 @@ impl System {
                     next_arrival = self.expect_arrival(source);
                 }
                 Event::Reply(job) => self.ended.push(job),
-                Event::Tick(volume) => self.tick(volume),
+                Event::Tick(volume) => self.tick(volume)?,
             }
             while let Some(job) = self.ended.pop() {
                 is_enough |= self.count(job, &mut responses);
@@ -278,6 +278,7 @@ impl System {
         }
         if !matches!(kind, Kind::Rebuild(_)) {
             self.volumes[request.volume].settle(job, self.jobs.at(job));
+            self.append(request.volume)?;
         }
         if is_locked {
             let mut granted = std::mem::take(&mut self.granted);
@@ -353,10 +354,10 @@ impl System {
         let at = self.jobs.at_mut(job);
         let Request { volume, is_write, .. } = at.request;
         let hit_ns = self.volumes[volume].ask_cache(job, at);
-        let journal = self.volumes[volume].journal.as_mut().filter(|_| is_write);
-        match (hit_ns, journal) {
-            (Some(_), Some(journal)) => {
-                journal.wait(job);
+        let Volume { cache, journal, .. } = &mut self.volumes[volume];
+        match (hit_ns, journal.as_mut().zip(cache.as_ref()).filter(|_| is_write)) {
+            (Some(_), Some((journal, cache))) => {
+                journal.wait(job, cache);
                 self.append(volume)?;
             }
             (Some(hit_ns), None) => self.push_event(self.now + hit_ns, Event::Reply(job)),
@@ -383,11 +384,12 @@ impl System {
     }
 
     /// Lets a cache know that time has passed, for as long as something is dirty.
-    fn tick(&mut self, volume: u32) {
+    fn tick(&mut self, volume: u32) -> Result<(), Error> {
         let goes_on = self.volumes[volume as usize].cache.as_mut().is_some_and(WriteBack::tick);
         if goes_on {
             self.push_event(self.now + TICK_NS, Event::Tick(volume));
         }
+        self.append(volume as usize)
     }
 
     /// Whether a part of a job waits for the log now, before it writes.
@@ -412,22 +414,25 @@ impl System {
         self.begin(record)
     }
 
-    /// Begins a record of the journal of all that waits for one, if anything does and one may begin.
+    /// Begins a record of the journal of what clients wait for, if one may begin; those that wait for nothing any more
+    /// have their answers.
     fn append(&mut self, volume: usize) -> Result<(), Error> {
-        let Volume { journal: Some(journal), first_drive, pricer, .. } = &mut self.volumes[volume] else {
+        let Volume { journal: Some(journal), cache: Some(cache), first_drive, pricer, .. } = &mut self.volumes[volume]
+        else {
             return Ok(());
         };
+        journal.settle(cache, &mut self.ended);
         let queues = self.drives.how_busy(*first_drive, pricer.geometry().members());
-        let Some(ops) = journal.begin(&self.jobs, queues) else { return Ok(()) };
+        let Some((batch, ops)) = journal.begin(cache, queues) else { return Ok(()) };
         let record = self.jobs.add_record(Kind::Append, volume, ops, self.now);
-        journal.begun(record);
+        journal.begun(record, batch);
         self.begin(record)
     }
 
-    /// A record of the journal is on its disks: clients have their answers.
+    /// A record of the journal is on its disks.
     fn appended(&mut self, volume: usize, record: u32) -> Result<(), Error> {
-        if let Some(journal) = &mut self.volumes[volume].journal {
-            self.ended.extend(journal.ended(record));
+        if let Volume { journal: Some(journal), cache: Some(cache), .. } = &mut self.volumes[volume] {
+            journal.ended(record, cache);
         }
         self.append(volume)
     }

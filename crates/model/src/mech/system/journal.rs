@@ -1,16 +1,19 @@
 //! The journal of pages: what clients write is in a record on one disk more than may be lost, and stays dirty in the
-//! cache. Several records may be under way; what waits meanwhile shares the next.
+//! cache. Several records may be under way; what waits meanwhile shares the next. What goes into a record, and what a
+//! flush waits for, the engine's cache says.
 //!
 //! Who gets a record is the engine's rule: the disks with the least in their rings and under way. What rings have is
 //! counted as all that was written to them: nothing is trimmed here, as they have room for what the cache may hold.
 
 use std::ops::Range;
 
+use uraid_io::cache::{FlushLeft, FlushMark};
+use uraid_layout::Sectors;
 use uraid_layout::plan::Queue;
 
 use super::super::array::Op;
+use super::super::cache::WriteBack;
 use super::index::index_u32;
-use super::job::Jobs;
 use super::log::HEADER_SECTORS;
 
 /// The most records under way.
@@ -30,10 +33,10 @@ pub(super) struct Journal {
     written: Vec<u64>,
     /// Where the next record begins, by member.
     next: Vec<u64>,
-    /// Jobs that the next record will hold.
-    waiting: Vec<u32>,
-    /// Records under way, by the job that writes them, and what they hold.
-    flying: Vec<(u32, Vec<u32>)>,
+    /// Jobs that wait until what they wrote is durable, and since when.
+    waiting: Vec<(u32, FlushMark)>,
+    /// Records under way, by the job that writes them, and the batch that each holds.
+    flying: Vec<(u32, u64)>,
 }
 
 impl Journal {
@@ -50,18 +53,25 @@ impl Journal {
         self.flying.clear();
     }
 
-    /// Lets a client's job wait for the next record.
-    pub(super) fn wait(&mut self, job: u32) {
-        self.waiting.push(job);
+    /// Lets a client's job wait until what the cache has taken in is durable.
+    pub(super) fn wait(&mut self, job: u32, cache: &WriteBack) {
+        self.waiting.push((job, cache.flush()));
     }
 
-    /// The operations of a record of all that waits, if anything does and a record may begin; to be followed by
+    /// Adds the jobs that wait no more.
+    pub(super) fn settle(&mut self, cache: &WriteBack, done: &mut Vec<u32>) {
+        let is_done = |(_, mark): &mut (u32, FlushMark)| cache.flush_left(*mark) == FlushLeft::Nothing;
+        done.extend(self.waiting.extract_if(.., is_done).map(|(job, _)| job));
+    }
+
+    /// The batch of pages that somebody waits for, if a record of them may begin, and its operations; to be followed by
     /// [`Journal::begun`]. `queues` says how busy the disks are.
-    pub(super) fn begin(&mut self, jobs: &Jobs, queues: &[Queue]) -> Option<Vec<Op>> {
-        if self.waiting.is_empty() || self.flying.len() == RECORDS_MAX {
+    pub(super) fn begin(&mut self, cache: &mut WriteBack, queues: &[Queue]) -> Option<(u64, Vec<Op>)> {
+        let is_wanted = self.waiting.iter().any(|(_, mark)| cache.flush_left(*mark) == FlushLeft::Journal);
+        if !is_wanted || self.flying.len() == RECORDS_MAX {
             return None;
         }
-        let content: u64 = self.waiting.iter().map(|&job| jobs.at(job).request.len.0).sum();
+        let (batch, Sectors(content)) = cache.begin_record();
         let size = self.ring.end - self.ring.start;
         let len = (HEADER_SECTORS + content).min(size);
         let mut able: Vec<usize> = (0..self.next.len()).collect();
@@ -74,17 +84,17 @@ impl Journal {
             self.written[member] += len;
             Op { sector, len: index_u32(len as usize), member: member as u8 }
         });
-        Some(ops.collect())
+        Some((batch, ops.collect()))
     }
 
-    /// Notes which job writes the record that has just begun.
-    pub(super) fn begun(&mut self, record: u32) {
-        self.flying.push((record, std::mem::take(&mut self.waiting)));
+    /// Notes which job writes the record of a batch.
+    pub(super) fn begun(&mut self, record: u32, batch: u64) {
+        self.flying.push((record, batch));
     }
 
-    /// A record is on its disks: the clients' jobs that it holds.
-    pub(super) fn ended(&mut self, record: u32) -> Vec<u32> {
+    /// A record is on its disks.
+    pub(super) fn ended(&mut self, record: u32, cache: &mut WriteBack) {
         let index = self.flying.iter().position(|(job, _)| *job == record).expect("what ends has begun");
-        self.flying.swap_remove(index).1
+        cache.end_record(self.flying.swap_remove(index).1);
     }
 }
