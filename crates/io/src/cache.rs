@@ -36,7 +36,7 @@ use uraid_layout::{Bytes, Geometry, GroupId, Lba, Sectors, StripeId};
 use crate::buf::{Buf, Pool};
 pub use contents::Contents;
 use contents::Flight;
-pub use destage::{Mark, TICK};
+pub use destage::{DESTAGES_MAX, Mark, TICK};
 use destage::{Policy, UNLISTED};
 pub use flush::{Edit, FlushLeft, FlushMark, View, Wanted};
 use journal::Journal;

@@ -160,9 +160,13 @@ pub(super) fn under(system: &mut System, name: &str, cache: Option<Bytes>, seed:
     };
     let demand = workloads::Demand::Mix(workload.clone());
     let filling = cache.filter(|_| demand.writes()).map_or(0.0, |cache| 2.0 * cache.0 as f64);
-    let warm_up = WARM_UP + (filling / demand.mean_bytes()) as u64;
+    // A cache fills, and then writes out in bouts: some of these are to count.
+    let filling = (filling / demand.mean_bytes()) as u64;
+    let warm_up = WARM_UP + filling;
     let (mut source, depth) = demand.source(system.geometry(0).capacity(), seed)?;
-    let rule = StopRule { warm_up, requests_max: 50_000, ..StopRule::default() };
+    let default = StopRule::default();
+    let requests_min = default.requests_min.max(filling);
+    let rule = StopRule { warm_up, requests_min, requests_max: 50_000.max(2 * filling), ..default };
     Ok((system.run(&mut source, depth, &rule)?, warm_up))
 }
 

@@ -27,6 +27,9 @@ use super::unwritten::{Cause, Parts};
 /// The time between two ticks.
 pub const TICK: Duration = Duration::from_millis(100);
 
+/// How many runs are written out at a time.
+pub const DESTAGES_MAX: usize = 32;
+
 /// Ticks after which a dirty stripe is old, or with a journal one with content that is not there.
 pub(super) const OLD_TICKS: u64 = 50;
 

@@ -15,14 +15,11 @@ use super::error::EngineError;
 use super::tasks::{TaskId, Tasks};
 use crate::array::Record;
 use crate::buf::Buf;
-use crate::cache::{Cache, Cause, Contents, Mark};
+use crate::cache::{Cache, Cause, Contents, DESTAGES_MAX, Mark};
 use crate::format::BLOCK;
 
 /// What destaging begins in one turn: about as long as a batch of clients' commands takes.
 const QUANTUM: Sectors = Sectors((512 << 10) / 512);
-
-/// Runs under way.
-const DESTAGES_MAX: usize = 32;
 
 /// See the module.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use uraid_io::buf::{Buf, Pool, ZEROS};
-use uraid_io::cache::{Cache, Contents, FlushLeft, FlushMark, Source, Wanted};
+use uraid_io::cache::{Cache, Contents, DESTAGES_MAX, FlushLeft, FlushMark, Source, Wanted};
 use uraid_io::format::log::record::LogSequence;
 use uraid_layout::plan::{Buffer, Extent, Plan};
 use uraid_layout::{Bytes, DiskSector, Geometry, Lba, Location, Owner, Sectors};
@@ -25,9 +25,6 @@ pub struct CacheSpec {
     pub hit_us: f64,
 }
 
-/// Runs of stripes that are written out at a time.
-pub(super) const DESTAGES_MAX: u32 = 8;
-
 /// The time between two ticks, in nanoseconds.
 pub(super) const TICK_NS: u64 = uraid_io::cache::TICK.as_nanos() as u64;
 
@@ -40,7 +37,7 @@ pub(super) struct WriteBack {
     zeroes: Buf,
     /// What each job has taken, by its number.
     contents: Vec<Contents>,
-    pub(super) destaging: u32,
+    pub(super) destaging: usize,
     pub(super) ticks: bool,
     /// The newest record of a journal, and those that are still needed.
     newest: LogSequence,

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use uraid_io::cache::{FlushLeft, FlushMark};
+use uraid_io::format::log::record::OPEN_MAX;
 use uraid_layout::Sectors;
 use uraid_layout::plan::Queue;
 
@@ -15,9 +16,6 @@ use super::super::array::Op;
 use super::super::cache::WriteBack;
 use super::index::index_u32;
 use super::log::HEADER_SECTORS;
-
-/// The most records under way.
-const RECORDS_MAX: usize = 4;
 
 /// What an operation under way counts for: this part of a ring.
 const BURDEN: u64 = 16;
@@ -68,7 +66,7 @@ impl Journal {
     /// [`Journal::begun`]. `queues` says how busy the disks are.
     pub(super) fn begin(&mut self, cache: &mut WriteBack, queues: &[Queue]) -> Option<(u64, Vec<Op>)> {
         let is_wanted = self.waiting.iter().any(|(_, mark)| cache.flush_left(*mark) == FlushLeft::Journal);
-        if !is_wanted || self.flying.len() == RECORDS_MAX {
+        if !is_wanted || self.flying.len() == OPEN_MAX {
             return None;
         }
         let (batch, Sectors(content)) = cache.begin_record();
