@@ -152,6 +152,8 @@ mutants! {
     SumsOfPart: "the log has only sums of a part of a stripe",
     SumsWhileDegraded: "the log has only sums of stripes while a member is missing",
     FlushBeforeSums: "a flush does not wait for whole stripes that were replied to when the log had their sums",
+    FlushBeforeRecord: "a flush does not wait for whole stripes that were replied to and wait for their record",
+    AwaitedGathered: "what a flush waits for is gathered for a larger record while anything is being written in place",
     SumsAnswered: "a write is answered when the log has its sums",
     DropCommitFlush: "a commit does not flush its participants",
     FlushSomeParticipants: "a commit flushes all participants but one",

@@ -8,8 +8,9 @@
 //!
 //! Of whole parity stripes a record has no content, but a sum of each sector: enough to tell after a crash which of
 //! them have been written, so that parity can be computed again. Such a write is replied to when it is in place, or
-//! with write-back as others are. A flush waits until it is in place, and is of the members that have it
-//! ([`Log::wait_sums_placed`], [`Log::unflushed`]).
+//! with write-back when it is handed over: it is in memory, as what the cache has. A flush waits until it is in place,
+//! and is of the members that have it ([`Log::wait_sums_placed`], [`Log::unflushed`]). Records that have nothing else
+//! begin when nothing is being written in place, or enough has come together.
 //!
 //! Invariants:
 //! - Nothing is written in place before its record is durable on all members that are written, or those that lack it
@@ -332,13 +333,14 @@ impl Log {
     ) -> Result<LogSequence, EngineError> {
         let index = members.tasks.current().index();
         {
-            let State { updates, waiting, .. } = &mut *self.state.borrow_mut();
+            let State { updates, waiting, handed, .. } = &mut *self.state.borrow_mut();
             if updates.len() <= index {
                 updates.resize_with(index + 1, Update::default);
             }
             assert!(updates[index].pieces.is_empty(), "a task has one update at a time");
             fill(&mut updates[index].pieces);
-            (updates[index].outcome, updates[index].form) = (None, form);
+            *handed += 1;
+            (updates[index].outcome, updates[index].form, updates[index].number) = (None, form, *handed);
             waiting.push_back(members.tasks.current());
         }
         members.tasks.park().await;
@@ -363,12 +365,21 @@ impl Log {
         }
     }
 
-    /// Waits until everything that the log has awaited sums of by now is in place, or never will be: it may have been
-    /// replied to.
+    /// Waits until everything that the log has awaited sums of by now, or is to have, is in place, or never will be: it
+    /// may have been replied to.
     ///
     /// # Errors
     /// [`EngineError::Frozen`].
     pub(super) async fn wait_sums_placed(&self, members: &Members) -> Result<(), EngineError> {
+        let upto = {
+            let state = &mut *self.state.borrow_mut();
+            state.awaited = state.handed;
+            state.awaited
+        };
+        while self.state.borrow().has_waiting_sums(upto) && !planted!(FlushBeforeRecord) {
+            members.check_frozen()?;
+            self.committed.wait(&members.tasks).await;
+        }
         let last = LogSequence(self.state.borrow().next.0 - 1);
         let is_left = |record: &Committed| record.sequence <= last && record.sums_left > 0;
         while self.state.borrow().records.iter().any(is_left) && !planted!(FlushBeforeSums) {
@@ -544,7 +555,7 @@ impl Log {
     /// Whether a commit may begin.
     pub(super) fn wants_commit(&self) -> bool {
         let state = self.state.borrow();
-        state.may_begin() && !state.waiting.is_empty()
+        state.may_begin() && !state.waiting.is_empty() && !state.gathers()
     }
 
     /// Writes one record of what waits to its participants and flushes them, or makes room for it; or nothing, as long

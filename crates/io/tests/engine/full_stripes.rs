@@ -10,7 +10,9 @@ use uraid_io::member::Access;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
 
 use crate::recovery::{Members, superblock, try_assembled};
-use crate::support::{RAID5, SECTOR, Shape, block, buf, encoded, images, noise, rm2, run, size, small, write};
+use crate::support::{
+    RAID5, SECTOR, Shape, TestEngine, block, buf, encoded, images, noise, rm2, run, size, small, write,
+};
 
 /// The stripe that is written in part.
 const STRIPE: StripeId = StripeId(1);
@@ -167,7 +169,7 @@ fn the_log_has_sums_of_whole_stripes_and_all_of_others() {
     for shape in shapes() {
         let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
         let (stripe, members) = (engine.geometry().stripe_sectors().0, u64::from(shape.members));
-        let logged = |engine: &crate::support::TestEngine| engine.counters().total().log_bytes;
+        let logged = |engine: &TestEngine| engine.counters().total().log_bytes;
         let before = logged(&engine);
         write(&mut engine, stripe, &noise(1, stripe)).expect("written");
         assert_eq!(logged(&engine) - before, members * 2 * 4096, "{shape:?}: a header and a block of sums for each");
@@ -241,6 +243,40 @@ fn with_write_back_a_whole_stripe_is_replied_to_early_and_a_flush_waits_for_it()
         engine.turn(&mut replies).expect("memory does not break");
         assert!(matches!(replies[..], [Reply { token: 3, result: Ok(_) }]), "{shape:?}: {replies:?}");
         assert_eq!(crate::support::durable_content(&engine)[at(stripe)..][..content.len()], content, "{shape:?}");
+    }
+}
+
+/// With write-back, whole stripes are replied to before anything is written, and while others are being written in place
+/// their record waits for more; but not when a flush waits for them.
+#[test]
+fn while_stripes_are_written_in_place_others_come_together_in_a_record() {
+    for shape in shapes() {
+        let pool = Pool::new(Bytes(1 << 20));
+        let engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+        let mut engine = engine.with_cache(CacheMode::WriteBack, &pool, Bytes(1 << 20));
+        let stripe = engine.geometry().stripe_sectors().0;
+        let contents: Vec<Vec<u8>> = (0..4).map(|number| noise(number, stripe)).collect();
+        let (held, mut replies) = (MemberIndex(2), Vec::new());
+        engine.disk_mut().allow_reaps(usize::MAX);
+        let records = |engine: &TestEngine| engine.counters().member(held).log_records;
+        engine.disk_mut().hold_next_data(held);
+        for (number, content) in (0..).zip(&contents) {
+            engine.submit(number, Command::Write { lba: Lba(number * stripe), buf: buf(content), fua: false });
+            engine.turn(&mut replies).expect("memory does not break");
+            assert!(matches!(replies.pop(), Some(Reply { token, result: Ok(_) }) if token == number), "{shape:?}");
+            assert_eq!((records(&engine), engine.disk().held()), (1, 1), "{shape:?}: {number}");
+        }
+        engine.submit(9, Command::Flush);
+        engine.disk_mut().hold(MemberIndex(1), OpName::Write);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert_eq!((records(&engine), engine.disk().held()), (2, 2), "{shape:?}: the others have one record");
+        engine.disk_mut().let_go(held, OpName::Write);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert!(replies.is_empty(), "{shape:?}: {replies:?} before that is written");
+        engine.disk_mut().let_go(MemberIndex(1), OpName::Write);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert!(matches!(replies[..], [Reply { token: 9, result: Ok(_) }]), "{shape:?}: {replies:?}");
+        assert_eq!(crate::support::durable_content(&engine)[..at(4 * stripe)], contents.concat(), "{shape:?}");
     }
 }
 

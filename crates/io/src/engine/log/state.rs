@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
 
 use super::writer::{BLOCK, Stamp, Writer};
 use crate::buf::Lease;
@@ -15,6 +15,10 @@ use crate::format::log::record::{Header, Kind, LogSequence, OPEN_MAX, total_byte
 use crate::format::log::{RECORD_BYTES_MAX, RING_BYTES_MIN};
 use crate::format::superblock::Superblock;
 
+/// So much is gathered for a record of sums alone while stripes are being written in place. Each record takes a flush of
+/// everybody, and the disks are busy meanwhile.
+const GATHERED: Sectors = Sectors((8 << 20) / SECTOR_BYTES);
+
 /// The most open records of a log that is no journal.
 const OPEN_DEFAULT: usize = 1;
 
@@ -23,6 +27,8 @@ const OPEN_DEFAULT: usize = 1;
 pub(super) struct Update {
     pub(super) pieces: Vec<Piece>,
     pub(super) form: Form,
+    /// How many were handed over before it, and it.
+    pub(super) number: u64,
     pub(super) outcome: Option<Result<LogSequence, MemberSet>>,
 }
 
@@ -79,6 +85,10 @@ pub(super) struct State {
     /// Members that lack a record, where there is no redundancy: nothing more is logged, as a record that does not call
     /// it open would say that it is committed.
     pub(super) lacking: MemberSet,
+    /// How many updates were handed over.
+    pub(super) handed: u64,
+    /// Somebody waits for all up to this one.
+    pub(super) awaited: u64,
 }
 
 /// How large records may be on one member.
@@ -183,6 +193,8 @@ impl State {
             retired: LogSequence(0),
             previous: Default::default(),
             lacking: MemberSet::EMPTY,
+            handed: 0,
+            awaited: 0,
         }
     }
 
@@ -194,6 +206,29 @@ impl State {
     /// Whether another may begin.
     pub(super) fn may_begin(&self) -> bool {
         self.open.len() < self.limits.open
+    }
+
+    /// Whether an update up to this one waits for its record, which is to have sums that flushes wait for.
+    pub(super) fn has_waiting_sums(&self, upto: u64) -> bool {
+        let waiting = self.waiting.iter().map(|task| &self.updates[task.index()]);
+        waiting.take_while(|update| update.number <= upto).any(|update| update.form == Form::Sums { is_awaited: true })
+    }
+
+    /// Whether the next record is to have more than waits for it. What has is of whole stripes, which nobody waits for.
+    pub(super) fn gathers(&self) -> bool {
+        let is_awaited = self.has_waiting_sums(self.awaited) && !planted!(AwaitedGathered);
+        if is_awaited || self.records.iter().all(|record| record.left == 0) {
+            return false;
+        }
+        let mut gathered = 0;
+        for task in &self.waiting {
+            let update = &self.updates[task.index()];
+            gathered += update.pieces.iter().map(|piece| piece.len.0).sum::<u64>();
+            if update.form == Form::Content || gathered >= GATHERED.0 {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether a mark may: one place is for records.

@@ -70,6 +70,8 @@ pub(in crate::engine) async fn log<'a>(transfer: &mut Transfer<'a>) -> Result<Op
     let kind = if form == Form::Content { Kind::Content } else { Kind::Sums };
     if kind == Kind::Sums {
         transfer.content.cached.note_by_sums();
+        // A write that may be answered now is one with write-back: it is in memory, and a flush waits for it.
+        parts.replies.answer(parts.tasks().current(), false);
     }
     let logged = log.put(form, |update| update_of(transfer, kind, update), &parts.members, &parts.flusher).await?;
     if !planted!(CommitDespiteFailure) {
