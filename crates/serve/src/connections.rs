@@ -125,7 +125,7 @@ fn run(
         request_memory: OnceCell::new(),
     });
     LocalSet::new().block_on(&runtime, async {
-        let server = Server::new(Rc::clone(&remote), limits)?;
+        let server = Server::new(Rc::clone(&remote), limits, None)?;
         remote.request_memory.set(server.request_memory()).expect("there is one server");
         let (receiving, spinning) = (Rc::clone(&remote), Rc::clone(&remote));
         spawn_local(async move { receiving.receive(&queue).await });

@@ -41,7 +41,7 @@ impl<D: LiveDisk> Service<D> {
             return Ok(Self::Beside(Rc::new(reactor), threads));
         }
         let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), size, settings, None, Arc::default()));
-        let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
+        let server = Server::new(Rc::clone(&reactor), settings.limits(1), None)?;
         reactor.count_request_memory(server.request_memory());
         Ok(Self::Alone(reactor, server))
     }

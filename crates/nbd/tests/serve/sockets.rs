@@ -103,7 +103,7 @@ fn tcp_on_the_loopback() {
             greeting
         });
         let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
-        let server = Server::new(Rc::new(memory), Limits::default()).unwrap();
+        let server = Server::new(Rc::new(memory), Limits::default(), None).unwrap();
         assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
         assert_eq!(client.join().unwrap(), GREETING);
     });
@@ -132,7 +132,7 @@ fn tcp_on_several_addresses() {
             greetings
         });
         let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
-        let server = Server::new(Rc::new(memory), Limits::default()).unwrap();
+        let server = Server::new(Rc::new(memory), Limits::default(), None).unwrap();
         assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
         assert_eq!(client.join().unwrap(), [GREETING; 3]);
     });

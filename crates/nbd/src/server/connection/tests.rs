@@ -12,7 +12,7 @@ use tokio::{
 mod pipe;
 
 use super::*;
-use crate::server::{Connections, peer::Peer};
+use crate::server::{Connections, Limits, budget::Budget, peer::Peer};
 use crate::{ExportInfo, Payload, proto::REQUEST_MAGIC, transmission::REQUEST_BYTES};
 
 /// A client without end: every receive brings another flush, until it is told to leave.
@@ -23,7 +23,7 @@ struct Busy {
 }
 
 impl Stream for Busy {
-    fn poll_receive(&self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_receive(&mut self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut bytes = Vec::new();
         if !self.greeted.replace(true) {
             bytes.extend_from_slice(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0");
@@ -83,7 +83,8 @@ fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
         let (drain, draining) = watch::channel(false);
         let limits = Limits::default();
         let (permit, _) = Connections::default().admit(Peer::Local(None), &limits).unwrap();
-        let serving = serve_connection(busy, Rc::new(Idle), limits, Budget::new(&limits), draining, permit);
+        let common = Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), tls: None };
+        let serving = serve_connection(busy, common, draining, permit);
         let busy = tokio::task::spawn_local(serving);
         let other = tokio::task::spawn_local({
             let receives = Rc::clone(&receives);
