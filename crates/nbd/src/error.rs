@@ -46,7 +46,9 @@ pub enum Error {
     #[error("the client does not use TLS, which this server requires")]
     TlsRequired,
     /// Bytes in the clear followed `NBD_OPT_STARTTLS`.
-    #[error("something in the clear follows the request for TLS: somebody tampers with the connection, or the client is broken")]
+    #[error(
+        "something in the clear follows the request for TLS: somebody tampers with the connection, or the client is broken"
+    )]
     PlainAfterStartTls,
     /// The client and the server did not agree on TLS, or the client did not prove itself.
     #[error("TLS was not established: {source}")]

@@ -28,5 +28,5 @@ pub use export::Export;
 pub use info::{BlockSizes, ExportInfo};
 pub use server::{
     Connections, Dispatcher, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener, ReplySlot,
-    RequestMemory, Server, Tls, TlsClients, TlsError, UnixSocket, descriptors_needed,
+    RequestMemory, Scheme, Server, Tls, TlsClients, TlsError, UnixSocket, descriptors_needed,
 };

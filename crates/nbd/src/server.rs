@@ -30,7 +30,7 @@ use tracing::{debug, info, warn};
 
 pub use certificates::{Fingerprint, FingerprintError, Tls, TlsClients, TlsError};
 pub use door::descriptors_needed;
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, Scheme};
 pub use handover::{Dispatcher, Incoming};
 pub use limits::Limits;
 pub use listener::Listener;
@@ -193,7 +193,9 @@ where
     debug!(connection, %peer, "connected");
     match serve_connection(stream, common, draining, permit).await {
         Ok(()) => debug!(connection, %peer, "disconnected"),
-        Err(error @ (Error::Stuck | Error::NoMemory | Error::PlainAfterStartTls)) => warn!(connection, %peer, %error, "connection ended"),
+        Err(error @ (Error::Stuck | Error::NoMemory | Error::PlainAfterStartTls)) => {
+            warn!(connection, %peer, %error, "connection ended")
+        }
         Err(error) => info!(connection, %peer, %error, "connection ended"),
     }
 }

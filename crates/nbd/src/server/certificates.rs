@@ -214,7 +214,8 @@ fn verifier(directory: &Path, provider: Arc<CryptoProvider>) -> Result<Arc<dyn C
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let revoked = directory.join(REVOKED);
     if revoked.exists() {
-        builder = builder.with_crls(all::<CertificateRevocationListDer<'static>>(&revoked, "list of revoked certificates")?);
+        builder =
+            builder.with_crls(all::<CertificateRevocationListDer<'static>>(&revoked, "list of revoked certificates")?);
     }
     builder.build().map_err(|error| malformed(&revoked, error))
 }

@@ -12,7 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::sync::mpsc as control;
-use uraid_nbd::{ExportInfo, Limits, Listener, Server, Tls};
+use uraid_nbd::{ExportInfo, Limits, Listener, Scheme, Server, Tls};
 
 use crate::memory::{Counts, Finish, Memory, info};
 
@@ -54,7 +54,7 @@ impl TestServer {
                 let memory = Rc::new(Memory::new(info, finish, counts, submits));
                 tokio::task::LocalSet::new().block_on(&runtime, async {
                     let listener = Listener::unix(&socket).unwrap();
-                    started.send(listener.endpoint().uri("mem")).unwrap();
+                    started.send(listener.endpoint().uri(Scheme::Nbd, "mem")).unwrap();
                     run(Server::new(Rc::clone(&memory), limits, tls).unwrap(), memory, listener, commands).await
                 })
             })

@@ -8,7 +8,11 @@ use std::{cell::RefCell, io::IoSlice, ops::Range, pin::Pin, task::Waker};
 use tokio::io::AsyncWrite;
 
 use super::super::*;
-use crate::{ExportInfo, Payload, server::{Limits, budget::Budget}, proto::REQUEST_MAGIC};
+use crate::{
+    ExportInfo, Payload,
+    proto::REQUEST_MAGIC,
+    server::{Limits, budget::Budget},
+};
 
 pub(super) const READ: u8 = 0;
 pub(super) const WRITE: u8 = 1;
