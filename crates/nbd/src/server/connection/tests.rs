@@ -1,7 +1,10 @@
 //! A connection that is never idle beside others, and what a connection asks of the system and of memory for each
 //! request.
 
-use std::{cell::Cell, pin::Pin};
+use std::{
+    cell::{Cell, RefCell},
+    pin::Pin,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite},
@@ -52,6 +55,46 @@ impl AsyncWrite for Busy {
     }
 }
 
+/// A client that asks for one flush and ends, on a stream that keeps what is written until it is asked three times to
+/// flush it.
+struct Hoarder {
+    asks: Vec<Vec<u8>>,
+    kept: Vec<u8>,
+    refusals: u32,
+    sent: Rc<RefCell<Vec<u8>>>,
+}
+
+impl Stream for Hoarder {
+    fn poll_receive(&mut self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
+        let bytes = self.asks.pop().unwrap_or_default();
+        target[..bytes.len()].copy_from_slice(&bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+}
+
+impl AsyncWrite for Hoarder {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.kept.extend_from_slice(bytes);
+        self.refusals = 3;
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let kept = mem::take(&mut self.kept);
+        self.sent.borrow_mut().extend(kept);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
 /// Does nothing, at once.
 struct Idle;
 
@@ -71,6 +114,23 @@ impl Export for Idle {
     }
 
     fn kick(&self) {}
+}
+
+#[test]
+fn a_connection_ends_when_its_last_reply_has_left_the_stream() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let sent = Rc::new(RefCell::default());
+    let go = b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0".to_vec();
+    let flush = [&REQUEST_MAGIC.to_be_bytes()[..], &[0, 0, 0, 3], &[0; 20]].concat();
+    let hoarder = Hoarder { asks: vec![flush, go], kept: Vec::new(), refusals: 0, sent: Rc::clone(&sent) };
+    LocalSet::new().block_on(&runtime, async {
+        let (_drain, draining) = watch::channel(false);
+        let limits = Limits::default();
+        let (permit, _) = Connections::default().admit(Peer::Local(None), &limits).unwrap();
+        let common = Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), tls: None };
+        serve_connection(hoarder, common, draining, permit).await.unwrap();
+    });
+    assert!(sent.borrow().ends_with(b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\0"), "{:?}", sent.borrow());
 }
 
 #[test]
