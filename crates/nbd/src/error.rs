@@ -47,7 +47,8 @@ pub enum Error {
     TlsRequired,
     /// Bytes in the clear followed `NBD_OPT_STARTTLS`.
     #[error(
-        "something in the clear follows the request for TLS: somebody tampers with the connection, or the client is broken"
+        "something in the clear follows the request for TLS: somebody tampers with the connection, or the client is \
+         broken"
     )]
     PlainAfterStartTls,
     /// The client and the server did not agree on TLS, or the client did not prove itself.

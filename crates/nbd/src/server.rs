@@ -8,6 +8,7 @@
 
 mod budget;
 mod certificates;
+mod common;
 mod connection;
 mod door;
 mod endpoint;
@@ -41,6 +42,7 @@ pub use socket::UnixSocket;
 use crate::{Error, Export};
 use budget::Budget;
 pub use budget::RequestMemory;
+use common::Common;
 use connection::serve_connection;
 use door::Door;
 use handover::Handed;
@@ -51,27 +53,6 @@ use permits::Permit;
 pub struct Server<E> {
     common: Common<E>,
     open: Connections,
-}
-
-/// What all connections of a server have in common.
-#[derive(Debug)]
-struct Common<E> {
-    export: Rc<E>,
-    limits: Limits,
-    budget: Rc<Budget>,
-    /// If set, no client is served without it.
-    tls: Option<Tls>,
-}
-
-impl<E> Clone for Common<E> {
-    fn clone(&self) -> Self {
-        Self {
-            export: Rc::clone(&self.export),
-            limits: self.limits,
-            budget: Rc::clone(&self.budget),
-            tls: self.tls.clone(),
-        }
-    }
 }
 
 impl<E: Export> Server<E> {
@@ -194,7 +175,7 @@ where
     match serve_connection(stream, common, draining, permit).await {
         Ok(()) => debug!(connection, %peer, "disconnected"),
         Err(error @ (Error::Stuck | Error::NoMemory | Error::PlainAfterStartTls)) => {
-            warn!(connection, %peer, %error, "connection ended")
+            warn!(connection, %peer, %error, "connection ended");
         }
         Err(error) => info!(connection, %peer, %error, "connection ended"),
     }

@@ -85,7 +85,11 @@ pub enum TlsError {
         reason: String,
     },
     /// Any user of this machine can reach the private key.
-    #[error("TLS: every user of this machine may open {}: run `chmod 600` on it, and if others may have read it make a new key", path.display())]
+    #[error(
+        "TLS: every user of this machine may open {}: run `chmod 600` on it, and if others may have read it make a new \
+         key",
+        path.display()
+    )]
     Exposed {
         /// The file.
         path: PathBuf,

@@ -11,8 +11,8 @@ use std::{
 use tokio::{io::AsyncWriteExt as _, sync::watch, task::yield_now, time::timeout};
 
 use super::{
-    Common, ReplySlot, certificates::Tls, outbox::Outbox, permits::Permit, receive::ReceiveBuffer, stream::Stream,
-    tls::Encrypted,
+    ReplySlot, certificates::Tls, common::Common, outbox::Outbox, permits::Permit, receive::ReceiveBuffer,
+    stream::Stream, tls::Encrypted,
 };
 use crate::{
     Command, Error, Export, ExportInfo, NbdError, Span,
@@ -113,7 +113,11 @@ async fn shake_hands<S: Stream>(
 }
 
 async fn say_goodbye<S: Stream>(stream: &mut S) {
-    poll_fn(|cx| Poll::Ready(stream.say_goodbye(cx))).await;
+    poll_fn(|cx| {
+        stream.say_goodbye(cx);
+        Poll::Ready(())
+    })
+    .await;
 }
 
 fn failed(operation: &'static str) -> impl Fn(io::Error) -> Error {

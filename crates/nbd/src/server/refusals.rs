@@ -143,7 +143,8 @@ mod tests {
             sum.to_string(),
             "2 new connections refused: there are 64, the most at a time; 2 new connections refused: a host may have \
              48 at a time; the last came from 10.0.0.1:2; 1 new connection refused: user 1000 is none of those \
-             who may connect; 1 connection closed that had not finished their handshake: new ones came; 1 new connection could not be accepted: out of memory"
+             who may connect; 1 connection closed that had not finished their handshake: new ones came; 1 new \
+             connection could not be accepted: out of memory"
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Unix sockets that servers listen on.
 //!
-//! Only its owner may use such a socket, from the moment it exists until others are let in. It replaces a dead server's socket but never a live
+//! Only its owner may use such a socket, until others are let in. It replaces a dead server's socket but never a live
 //! one's, and is removed at the end if the file is still the same.
 
 use std::{

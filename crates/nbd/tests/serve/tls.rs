@@ -86,7 +86,7 @@ fn data_come_back_as_they_were_written() {
     let secure = Secure::start(Limits::default());
     for version in [&version::TLS12, &version::TLS13] {
         let mut client = secure.client(version);
-        let data: Vec<u8> = (0..1 << 20).map(|index: u32| (index * 7 >> 4) as u8).collect();
+        let data: Vec<u8> = (0..1 << 20).map(|index: u32| ((index * 7) >> 4) as u8).collect();
         for cookie in 0..4 {
             client.write_all(&[request(0, 1, cookie, 0, 1 << 20), data.clone()].concat()).unwrap();
             assert_eq!(take(&mut client, 16)[..8], *b"\x67\x44\x66\x98\0\0\0\0");
