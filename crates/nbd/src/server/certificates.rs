@@ -144,7 +144,11 @@ impl Tls {
             TlsFault::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
                 TlsError::Mismatch { directory: directory.to_owned() }
             }
-            fault => malformed(&directory.join(SERVER_KEY), fault),
+            // GnuTLS pads the number of half of the elliptic keys with a zero (RFC 5915 has a fixed length).
+            fault => malformed(
+                &directory.join(SERVER_KEY),
+                format_args!("{fault}; `openssl pkey -in {SERVER_KEY} -out NEW` writes a key in the usual way"),
+            ),
         })?;
         // Connections last. Each new one proves itself anew: a client that was let in once need not be let in again.
         config.session_storage = Arc::new(NoServerSessionStorage {});
