@@ -12,35 +12,41 @@ use crate::misuse::Misuse;
 /// Who may connect, and how.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SecurityArgs {
-    /// Whether clients have to use TLS
-    #[arg(long, value_enum, default_value_t, value_name = "WHETHER", help_heading = "Who may connect")]
+    /// Whether TLS is required
+    #[arg(long, value_enum, default_value_t, value_name = "WHETHER")]
     tls: TlsName,
     /// Directory with server-cert.pem and server-key.pem
     ///
     /// The names are those of libnbd, nbdkit and QEMU. To verify clients it also has ca-cert.pem and, if certificates
     /// were revoked, ca-crl.pem. The files are read once, when the server starts.
-    #[arg(long, value_name = "DIR", help_heading = "Who may connect")]
+    #[arg(long, value_name = "DIR", help_heading = "Who may connect", hide_short_help = true)]
     tls_certificates: Option<PathBuf>,
     /// Refuse clients without a certificate that ca-cert.pem has signed
-    #[arg(long, help_heading = "Who may connect")]
+    #[arg(long, help_heading = "Who may connect", hide_short_help = true)]
     tls_verify_peer: bool,
     /// Of the clients with a certificate, let in only this one; repeatable
     ///
     /// The fingerprint is the SHA-256 of the client's certificate, as `certtool --fingerprint --hash sha256` or
     /// `openssl x509 -noout -fingerprint -sha256` print it. Implies --tls-verify-peer.
-    #[arg(long, value_name = "FINGERPRINT", help_heading = "Who may connect")]
+    #[arg(long, value_name = "FINGERPRINT", help_heading = "Who may connect", hide_short_help = true)]
     tls_allow_client: Vec<Fingerprint>,
     /// Let other hosts connect without TLS
     ///
     /// Anyone who reaches the address can then read and write, and who is on the way can read and change what passes.
-    #[arg(long, help_heading = "Who may connect")]
+    #[arg(long, help_heading = "Who may connect", hide_short_help = true)]
     insecure: bool,
     /// Let this user connect to the Unix socket, beside root and the server's own; repeatable
-    #[arg(long, value_name = "UID", conflicts_with = "listen", help_heading = "Who may connect")]
+    #[arg(
+        long,
+        value_name = "UID",
+        conflicts_with = "listen",
+        help_heading = "Who may connect",
+        hide_short_help = true
+    )]
     pub(super) allow_uid: Vec<u32>,
 }
 
-/// Whether clients have to use TLS.
+/// Whether TLS is required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum TlsName {
     /// There is no TLS
