@@ -5,6 +5,7 @@
 //! - [`shape`]: every kind of array that is tested, with what the test expects of it; [`placement`]: where its blocks
 //!   lie, written from the published formulas. Neither knows the crates under test.
 //! - [`mod@array`]: members in a temporary directory; [`server`]: `uraid serve`, stopped or killed when dropped.
+//! - [`certificates`]: authorities, and directories with the certificates of servers and clients.
 //! - [`nbd`]: a plain client for what no foreign client can be made to send; [`image`]: contents to write and compare.
 //! - [`kills`]: servers killed under load, again and again, with a client that knows what must have survived.
 //!
@@ -13,6 +14,7 @@
 
 pub mod array;
 pub mod binary;
+pub mod certificates;
 pub mod console;
 pub mod image;
 pub mod kills;

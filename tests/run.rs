@@ -29,6 +29,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("rsvg-convert", "librsvg2-bin"),
     ("convert", "imagemagick"),
     ("chromium", "chromium"),
+    ("openssl", "openssl"),
     ("bash", "bash"),
     ("zsh", "zsh"),
     ("fish", "fish"),

@@ -38,4 +38,5 @@ mod simulate;
 mod smart;
 mod start;
 mod systemd;
+mod tls;
 mod verify;

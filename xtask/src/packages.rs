@@ -25,6 +25,8 @@ pub(crate) const TESTS: &[Package] = &[
     ("nbd-client", "nbd-client"),
     ("qemu-utils", "qemu-img"),
     ("qemu-utils", "qemu-io"),
+    // What prints fingerprints of certificates.
+    ("openssl", "openssl"),
     // What draws drawings.
     ("librsvg2-bin", "rsvg-convert"),
     // Told by `mogrify`: some machines have another program of the name `convert`.

@@ -3,6 +3,7 @@
 pub(crate) mod args;
 mod late;
 pub(crate) mod listen;
+mod security;
 mod spares;
 mod start;
 
@@ -17,7 +18,7 @@ use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_d
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Listener, UnixSocket, descriptors_needed};
+use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Listener, Scheme, UnixSocket, descriptors_needed};
 use uraid_serve::server::{self, Options, Reachable, Sockets};
 use uraid_serve::signals::{Signals, outlive_file_limits};
 use uraid_serve::smart::Smart;
@@ -64,6 +65,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
     let addresses = args.endpoint.listen.as_ref().map(ListenAt::addresses).transpose()?;
+    args.endpoint.security.ensure_private(addresses.iter().flatten().copied())?;
+    let tls = args.endpoint.security.tls()?;
     let metrics = args.watch.metrics.as_ref().map(ListenAt::addresses).transpose()?;
     let Started { array, spares } = start(args, &notifier)?;
     signals.hand_over();
@@ -71,6 +74,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         info: info(&array, args),
         settings: settings(&array, args),
         connection_threads: args.connection_threads,
+        tls,
         spares,
         config: args.config.clone(),
         rebuild_limit: args.limits.rebuild_limit.0,
@@ -170,6 +174,9 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
 
 fn sockets(args: &ServeArgs, addresses: Option<&[SocketAddr]>) -> Result<Sockets> {
     let listener = listener(&args.endpoint, addresses, &args.members)?;
+    args.endpoint.security.ensure_private(listener.endpoints().iter().filter_map(Endpoint::address))?;
+    let guests = &args.endpoint.security.allow_uid;
+    let listener = if guests.is_empty() { listener } else { listener.admit(guests.clone())? };
     let control = control_socket(listener.endpoint(), &args.watch)?;
     Ok(Sockets { listener, control })
 }
@@ -232,24 +239,46 @@ fn default_socket(members: &[PathBuf]) -> PathBuf {
 }
 
 /// Prints where the array is served and how clients connect.
-fn announce(Reachable { endpoints, info, unit, metrics }: &Reachable<'_>) -> Result<()> {
+fn announce(Reachable { endpoints, scheme, info, unit, metrics }: &Reachable<'_>) -> Result<()> {
     let endpoint = &endpoints[0];
-    let uri = endpoint.uri(&info.name);
+    let uri = endpoint.uri(*scheme, &info.name);
     print(format_args!("{uri}"))?;
     for other in &endpoints[1..] {
-        print(format_args!("  also {}", other.uri(&info.name)))?;
+        print(format_args!("  also {}", other.uri(*scheme, &info.name)))?;
     }
-    let name = if info.name.is_empty() { String::new() } else { format!(" -N {}", quoted(&info.name)) };
+    match scheme {
+        Scheme::Nbd => print_clients(endpoint, &uri, &info.name, *unit)?,
+        Scheme::Nbds => print_tls_clients(endpoint, &uri, &info.name)?,
+    }
+    print(format_args!("stop with Ctrl-C"))?;
+    metrics.as_ref().map_or(Ok(()), |url| print(format_args!("metrics at {url}")))
+}
+
+/// Prints how clients connect in the clear.
+fn print_clients(endpoint: &Endpoint, uri: &str, name: &str, unit: Bytes) -> Result<()> {
+    let name = if name.is_empty() { String::new() } else { format!(" -N {}", quoted(name)) };
     let client = match endpoint {
         Endpoint::Unix(path) => format!("nbd-client -unix {} /dev/nbd0{name}", quoted(&path.display().to_string())),
         Endpoint::Tcp(address) => format!("nbd-client {} {} /dev/nbd0{name}", address.ip(), address.port()),
     };
-    let uri = quoted_uri(&uri);
+    let uri = quoted_uri(uri);
     print(format_args!("  {client} -b {} -C 4", unit.0))?;
     print(format_args!("  qemu-img info {uri}"))?;
-    print(format_args!("  fio --name=try --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 --size=16m"))?;
-    print(format_args!("stop with Ctrl-C"))?;
-    metrics.as_ref().map_or(Ok(()), |url| print(format_args!("metrics at {url}")))
+    print(format_args!("  fio --name=try --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 --size=16m"))
+}
+
+/// Prints how clients connect over TLS. They have a directory of their own, with the authority's certificate.
+fn print_tls_clients(endpoint: &Endpoint, uri: &str, name: &str) -> Result<()> {
+    let server = match endpoint {
+        Endpoint::Unix(path) => format!("server.type=unix,server.path={}", path.display()),
+        Endpoint::Tcp(address) => {
+            format!("server.type=inet,server.host={},server.port={}", address.ip(), address.port())
+        }
+    };
+    let image = quoted(&format!("driver=nbd,{server},export={name},tls-creds=tls"));
+    let sign = if uri.contains('?') { '&' } else { '?' };
+    print(format_args!("  nbdinfo {}", quoted_uri(&format!("{uri}{sign}tls-certificates=DIR"))))?;
+    print(format_args!("  qemu-img info --object tls-creds-x509,id=tls,dir=DIR,endpoint=client --image-opts {image}"))
 }
 
 /// Quotes a URI, because some of its characters are special in shells.

@@ -42,6 +42,21 @@ pub enum Error {
         /// The name, made printable.
         name: String,
     },
+    /// The client can't be served without TLS, and said something that has no error reply.
+    #[error("the client does not use TLS, which this server requires")]
+    TlsRequired,
+    /// Bytes in the clear followed `NBD_OPT_STARTTLS`.
+    #[error(
+        "something in the clear follows the request for TLS: somebody tampers with the connection, or the client is \
+         broken"
+    )]
+    PlainAfterStartTls,
+    /// The client and the server did not agree on TLS, or the client did not prove itself.
+    #[error("TLS was not established: {source}")]
+    Tls {
+        /// What the TLS library says.
+        source: io::Error,
+    },
     /// A request did not start with the request magic, so the stream can't be followed any more.
     #[error("expected a request and got {found:#010x}: the stream is out of step")]
     RequestMagic {

@@ -8,8 +8,12 @@
 //! ```
 //!
 //! At most one option of the client is kept in memory, of at most [`OPTION_BYTES_MAX`] bytes, and only the part of it
-//! that has arrived. The server has one export, known by its name and, as the default, by the empty name. There is no
-//! TLS.
+//! that has arrived. The server has one export, known by its name and, as the default, by the empty name.
+//!
+//! TLS is refused or required, never a matter of the client's taste: NOTLS and FORCEDTLS in the words of the protocol
+//! document, "TLS support". Where it is required, one handshake in the clear ends with `NBD_OPT_STARTTLS`, and
+//! [`Handshake::in_tls`] is the one that counts. Nothing that was sent in the clear has a meaning in the latter but the
+//! client's flags.
 
 mod options;
 #[cfg(test)]
@@ -43,11 +47,24 @@ const EXPORT_NAME_PADDING_BYTES: usize = 124;
 const CLIENT_FLAGS_BYTES: usize = 4;
 const OPTION_HEADER_BYTES: usize = 16;
 
+/// Whether a connection is encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Security {
+    /// It is not, and never will be.
+    Plain,
+    /// It has to be before anything else.
+    TlsRequired,
+    /// It is.
+    Tls,
+}
+
 /// How a handshake ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Requests follow.
     Transmission(Session),
+    /// TLS follows, and in it another handshake.
+    StartTls,
     /// The client ended the session.
     Aborted,
 }
@@ -56,6 +73,7 @@ pub(crate) enum Ended {
 #[derive(Debug)]
 pub(crate) struct Handshake {
     export: ExportInfo,
+    security: Security,
     awaited: Awaited,
     /// The part of the awaited item that has arrived.
     partial: Vec<u8>,
@@ -87,18 +105,39 @@ enum Awaited {
 
 impl Handshake {
     /// A handshake whose greeting is ready to be sent.
-    pub(crate) fn new(export: ExportInfo) -> Self {
+    pub(crate) fn new(export: ExportInfo, security: Security) -> Self {
         let mut output = Vec::new();
         output.put_u64(INIT_MAGIC);
         output.put_u64(OPTION_MAGIC);
         output.put_u16(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         Self {
             export,
+            security,
             awaited: Awaited::ClientFlags,
             partial: Vec::new(),
             output,
             options: 0,
             no_zeroes: false,
+            structured_replies: false,
+            allocation: false,
+            ended: None,
+        }
+    }
+
+    /// The handshake that follows in TLS: as it was after the client's flags, but for the count of options.
+    ///
+    /// # Panics
+    /// If this one has not ended with [`Ended::StartTls`].
+    pub(crate) fn in_tls(self) -> Self {
+        assert_eq!(self.ended, Some(Ended::StartTls), "TLS begins when the client asks for it");
+        Self {
+            export: self.export,
+            security: Security::Tls,
+            awaited: Awaited::OptionHeader,
+            partial: Vec::new(),
+            output: Vec::new(),
+            options: self.options,
+            no_zeroes: self.no_zeroes,
             structured_replies: false,
             allocation: false,
             ended: None,
@@ -122,7 +161,12 @@ impl Handshake {
                 }
                 let option = *option;
                 self.awaited = Awaited::OptionHeader;
-                self.reply(option, rep::ERR_TOO_BIG, b"the option has too much data");
+                match self.security {
+                    Security::TlsRequired => self.require_tls(option),
+                    Security::Plain | Security::Tls => {
+                        self.reply(option, rep::ERR_TOO_BIG, b"the option has too much data");
+                    }
+                }
                 continue;
             }
             let missing = self.awaited.length_bytes() - self.partial.len();
@@ -135,6 +179,11 @@ impl Handshake {
             let awaited = mem::replace(&mut self.awaited, Awaited::Nothing);
             let item = mem::take(&mut self.partial);
             self.awaited = self.step(awaited, &item)?;
+        }
+        if self.ended == Some(Ended::StartTls) && !rest.is_empty() {
+            // The client speaks TLS after the reply alone. Whoever added this wants it taken for a part of what the
+            // client says in TLS: CVE-2021-3716, CVE-2011-0411.
+            return Err(Error::PlainAfterStartTls);
         }
         Ok(input.len() - rest.len())
     }
@@ -170,6 +219,9 @@ impl Handshake {
         if flags & !u32::from(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES) != 0 {
             return Err(Error::ClientFlags { flags });
         }
+        if flags & u32::from(FLAG_FIXED_NEWSTYLE) == 0 && self.security == Security::TlsRequired {
+            return Err(Error::TlsRequired); // it can't ask for TLS
+        }
         self.no_zeroes = flags & u32::from(FLAG_NO_ZEROES) != 0;
         Ok(())
     }
@@ -180,7 +232,9 @@ impl Handshake {
         if found != OPTION_MAGIC {
             return Err(Error::OptionMagic { found });
         }
-        if length_bytes > OPTION_BYTES_SKIPPED_MAX {
+        // The name of an export has no error reply, whatever is wrong with it.
+        let length_max = if option == option::EXPORT_NAME { OPTION_BYTES_MAX } else { OPTION_BYTES_SKIPPED_MAX };
+        if length_bytes > length_max {
             return Err(Error::OptionTooLarge { option, length_bytes });
         }
         self.options += 1;
@@ -203,6 +257,16 @@ impl Handshake {
 
     /// Answers an option whose data are complete, and says whether it ends the handshake.
     pub(super) fn option(&mut self, option: u32, data: &[u8]) -> Result<Option<Ended>, Error> {
+        if self.security == Security::TlsRequired {
+            match option {
+                option::STARTTLS | option::ABORT => {}
+                option::EXPORT_NAME => return Err(Error::TlsRequired),
+                _ => {
+                    self.require_tls(option);
+                    return Ok(None);
+                }
+            }
+        }
         match option {
             option::EXPORT_NAME => return self.export_name(data).map(Some),
             option::ABORT => {
@@ -219,7 +283,7 @@ impl Handshake {
                 self.reply(option, rep::ERR_INVALID, b"the option takes no data");
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data),
-            option::STARTTLS => self.reply(option, rep::ERR_UNSUP, b"this server has no TLS"),
+            option::STARTTLS => return Ok(self.start_tls(data)),
             _ => self.reply(option, rep::ERR_UNSUP, b"unknown option"),
         }
         Ok(None)
@@ -227,6 +291,24 @@ impl Handshake {
 
     fn acknowledge(&mut self, option: u32) {
         self.reply(option, rep::ACK, &[]);
+    }
+
+    fn require_tls(&mut self, option: u32) {
+        self.reply(option, rep::ERR_TLS_REQD, b"this server requires TLS");
+    }
+
+    fn start_tls(&mut self, data: &[u8]) -> Option<Ended> {
+        let (kind, reason): (u32, &[u8]) = match self.security {
+            Security::Plain => (rep::ERR_POLICY, b"this server is not set up for TLS"),
+            Security::Tls => (rep::ERR_INVALID, b"this is TLS already"),
+            Security::TlsRequired if !data.is_empty() => (rep::ERR_INVALID, b"the option takes no data"),
+            Security::TlsRequired => {
+                self.acknowledge(option::STARTTLS);
+                return Some(Ended::StartTls);
+            }
+        };
+        self.reply(option::STARTTLS, kind, reason);
+        None
     }
 
     fn serves(&self, name: &[u8]) -> bool {

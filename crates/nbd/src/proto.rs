@@ -45,7 +45,9 @@ pub(crate) mod option_reply {
     pub(crate) const INFO: u32 = 3;
     pub(crate) const META_CONTEXT: u32 = 4;
     pub(crate) const ERR_UNSUP: u32 = (1 << 31) + 1;
+    pub(crate) const ERR_POLICY: u32 = (1 << 31) + 2;
     pub(crate) const ERR_INVALID: u32 = (1 << 31) + 3;
+    pub(crate) const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     pub(crate) const ERR_TOO_BIG: u32 = (1 << 31) + 9;
 }

@@ -7,6 +7,8 @@
 //! so that its client waits.
 
 mod budget;
+mod certificates;
+mod common;
 mod connection;
 mod door;
 mod endpoint;
@@ -20,14 +22,16 @@ mod receive;
 mod refusals;
 mod socket;
 mod stream;
+mod tls;
 
 use std::{cell::Cell, future::Future, rc::Rc};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
+pub use certificates::{Fingerprint, FingerprintError, Tls, TlsClients, TlsError};
 pub use door::descriptors_needed;
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, Scheme};
 pub use handover::{Dispatcher, Incoming};
 pub use limits::Limits;
 pub use listener::Listener;
@@ -38,6 +42,7 @@ pub use socket::UnixSocket;
 use crate::{Error, Export};
 use budget::Budget;
 pub use budget::RequestMemory;
+use common::Common;
 use connection::serve_connection;
 use door::Door;
 use handover::Handed;
@@ -46,25 +51,24 @@ use permits::Permit;
 /// A server of one export.
 #[derive(Debug)]
 pub struct Server<E> {
-    export: Rc<E>,
-    limits: Limits,
-    budget: Rc<Budget>,
+    common: Common<E>,
     open: Connections,
 }
 
 impl<E: Export> Server<E> {
-    /// A server without a listener.
+    /// A server without a listener. With `tls` it requires that of every client, wherever it comes from.
     ///
     /// # Errors
     /// [`Error::InvalidExport`] if the protocol can't describe the export.
-    pub fn new(export: Rc<E>, limits: Limits) -> Result<Self, Error> {
+    pub fn new(export: Rc<E>, limits: Limits, tls: Option<Tls>) -> Result<Self, Error> {
         export.info().validate()?;
-        Ok(Self { export, limits, budget: Budget::new(&limits), open: Connections::default() })
+        let common = Common { export, limits, budget: Budget::new(&limits), tls };
+        Ok(Self { common, open: Connections::default() })
     }
 
     /// How much memory requests in flight take.
     pub fn request_memory(&self) -> RequestMemory {
-        RequestMemory::of(&self.budget)
+        RequestMemory::of(&self.common.budget)
     }
 
     /// The connections that [`Server::serve`] accepts.
@@ -86,8 +90,9 @@ impl<E: Export> Server<E> {
         let (drain, draining) = watch::channel(false);
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut watch = std::pin::pin!(self.budget.watch(self.limits.stuck_timeout));
-        let mut door = Door::new(listener, self.limits, self.open.clone());
+        let Common { limits, budget, .. } = &self.common;
+        let mut watch = std::pin::pin!(budget.watch(limits.stuck_timeout));
+        let mut door = Door::new(listener, *limits, self.open.clone());
         loop {
             tokio::select! {
                 (stream, permit) = door.next() => self.spawn(&mut connections, stream, permit, draining.clone()),
@@ -108,7 +113,8 @@ impl<E: Export> Server<E> {
     pub async fn serve_incoming(self, mut incoming: Incoming) -> bool {
         let (drain, draining) = watch::channel(false);
         let mut connections = JoinSet::new();
-        let mut watch = std::pin::pin!(self.budget.watch(self.limits.stuck_timeout));
+        let Common { limits, budget, .. } = &self.common;
+        let mut watch = std::pin::pin!(budget.watch(limits.stuck_timeout));
         loop {
             tokio::select! {
                 handed = incoming.queue.recv() => match handed {
@@ -129,7 +135,7 @@ impl<E: Export> Server<E> {
     async fn finish(&self, mut connections: JoinSet<()>, drain: &watch::Sender<bool>) -> bool {
         info!(connections = connections.len(), "shutting down");
         drain.send_replace(true);
-        let drained = timeout(self.limits.shutdown_timeout, async {
+        let drained = timeout(self.common.limits.shutdown_timeout, async {
             while let Some(ended) = connections.join_next().await {
                 connection_ended(ended);
             }
@@ -149,26 +155,16 @@ impl<E: Export> Server<E> {
         permit: Permit,
         draining: watch::Receiver<bool>,
     ) {
-        let (export, limits, budget) = (Rc::clone(&self.export), self.limits, Rc::clone(&self.budget));
+        let common = self.common.clone();
         match stream {
-            listener::Stream::Unix(stream) => {
-                connections.spawn_local(logged(stream, export, limits, budget, draining, permit))
-            }
-            listener::Stream::Tcp(stream) => {
-                connections.spawn_local(logged(stream, export, limits, budget, draining, permit))
-            }
+            listener::Stream::Unix(stream) => connections.spawn_local(logged(stream, common, draining, permit)),
+            listener::Stream::Tcp(stream) => connections.spawn_local(logged(stream, common, draining, permit)),
         };
     }
 }
 
-async fn logged<S, E>(
-    stream: S,
-    export: Rc<E>,
-    limits: Limits,
-    budget: Rc<Budget>,
-    draining: watch::Receiver<bool>,
-    permit: Permit,
-) where
+async fn logged<S, E>(stream: S, common: Common<E>, draining: watch::Receiver<bool>, permit: Permit)
+where
     S: stream::Stream,
     E: Export,
 {
@@ -176,9 +172,11 @@ async fn logged<S, E>(
     let connection = CONNECTIONS.replace(CONNECTIONS.get() + 1);
     let peer = permit.peer();
     debug!(connection, %peer, "connected");
-    match serve_connection(stream, export, limits, budget, draining, permit).await {
+    match serve_connection(stream, common, draining, permit).await {
         Ok(()) => debug!(connection, %peer, "disconnected"),
-        Err(error @ (Error::Stuck | Error::NoMemory)) => warn!(connection, %peer, %error, "connection ended"),
+        Err(error @ (Error::Stuck | Error::NoMemory | Error::PlainAfterStartTls)) => {
+            warn!(connection, %peer, %error, "connection ended");
+        }
         Err(error) => info!(connection, %peer, %error, "connection ended"),
     }
 }

@@ -126,7 +126,7 @@ fn allocations(counted: Batch) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let tasks = LocalSet::new();
     let listener = tasks.block_on(&runtime, async { Listener::unix(&socket).unwrap() });
-    let server = Server::new(Rc::new(Pooled::default()), Limits::default()).unwrap();
+    let server = Server::new(Rc::new(Pooled::default()), Limits::default(), None).unwrap();
     tasks.spawn_local(server.serve(listener, std::future::pending()));
     let paused = Arc::new(Notify::new());
     let (go_on, gone_on) = mpsc::channel();

@@ -20,7 +20,7 @@ use uraid_io::engine::Fill;
 use uraid_layout::Bytes;
 use uraid_nbd::{
     Command, Connections, Dispatcher, Export, ExportInfo, Incoming, Limits, Listener, NbdError, Payload, ReplySlot,
-    RequestMemory, Server,
+    RequestMemory, Server, Tls,
 };
 
 use crate::calls::{Call, Caller, Callers, Message, Queue, Report};
@@ -37,6 +37,7 @@ pub(crate) struct Options {
     pub(crate) size: ExportSize,
     /// For each thread.
     pub(crate) limits: Limits,
+    pub(crate) tls: Option<Tls>,
     /// Request memory that each thread keeps for reuse.
     pub(crate) kept: Bytes,
     pub(crate) busy_poll: Duration,
@@ -111,7 +112,7 @@ fn run(
     incoming: Incoming,
 ) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let Options { info, size, limits, kept, busy_poll, recorder } = options;
+    let Options { info, size, limits, tls, kept, busy_poll, recorder } = options;
     let remote = Rc::new(Remote {
         thread,
         info,
@@ -125,7 +126,7 @@ fn run(
         request_memory: OnceCell::new(),
     });
     LocalSet::new().block_on(&runtime, async {
-        let server = Server::new(Rc::clone(&remote), limits)?;
+        let server = Server::new(Rc::clone(&remote), limits, tls)?;
         remote.request_memory.set(server.request_memory()).expect("there is one server");
         let (receiving, spinning) = (Rc::clone(&remote), Rc::clone(&remote));
         spawn_local(async move { receiving.receive(&queue).await });

@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use tokio::task::{LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::{Endpoint, ExportInfo, Listener, UnixSocket};
+use uraid_nbd::{Endpoint, ExportInfo, Listener, Scheme, Tls, UnixSocket};
 
 use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
@@ -45,6 +45,8 @@ pub struct Options {
     pub settings: Settings,
     /// Threads that serve connections; 0: the engine's thread does.
     pub connection_threads: u8,
+    /// If set, clients are served over TLS alone.
+    pub tls: Option<Tls>,
     /// In the order in which they are used.
     pub spares: Vec<Spare>,
     /// The configuration file, if there is one.
@@ -79,6 +81,8 @@ pub struct Sockets {
 pub struct Reachable<'a> {
     /// Where clients connect: at least one.
     pub endpoints: &'a [Endpoint],
+    /// How they speak.
+    pub scheme: Scheme,
     /// What clients are told of the array.
     pub info: &'a ExportInfo,
     /// What the array is read and written in: smaller requests cost a read.
@@ -112,7 +116,7 @@ pub async fn serve<D: LiveDisk>(
     open: impl FnOnce() -> Result<Sockets>,
     announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
 ) -> Result<()> {
-    let Options { info, settings, connection_threads, config, scrub_every, .. } = options;
+    let Options { info, settings, connection_threads, tls, config, scrub_every, .. } = options;
     let hook = options.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let Sockets { listener, control: socket } = open()?;
     let exporter = match options.metrics {
@@ -120,10 +124,11 @@ pub async fn serve<D: LiveDisk>(
         None => None,
     };
     let (is_read_only, unit) = (info.read_only, array.superblock.unit().bytes());
-    let uri = listener.endpoint().uri(&info.name);
+    let scheme = if tls.is_some() { Scheme::Nbds } else { Scheme::Nbd };
+    let uri = listener.endpoint().uri(scheme, &info.name);
     let description = Description::new(&array, uri, is_read_only, connection_threads, options.spares);
     let description = Rc::new(Description { config, ..description });
-    let service = Service::start(array, &info, settings, connection_threads)?;
+    let service = Service::start(array, &info, settings, connection_threads, tls)?;
     let (reactor, connections) = service.parts();
     let members = Rc::new(Members::new(Rc::clone(&reactor)));
     let parts = Parts {
@@ -145,7 +150,7 @@ pub async fn serve<D: LiveDisk>(
         spawn_local(socket::serve(Rc::clone(&control), socket, Rc::clone(&door)));
     }
     let metrics = exporter.as_ref().map(Exporter::url);
-    announce(&Reachable { endpoints: listener.endpoints(), info: &info, unit, metrics })?;
+    announce(&Reachable { endpoints: listener.endpoints(), scheme, info: &info, unit, metrics })?;
     let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(reactor), Rc::clone(description)));
     notifier.ready();
     let alive = Rc::clone(&notifier);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use uraid_io::array::Array;
 use uraid_layout::Bytes;
-use uraid_nbd::{Connections, ExportInfo, Listener, Server};
+use uraid_nbd::{Connections, ExportInfo, Listener, Server, Tls};
 
 use crate::connections::{self, ConnectionThreads, warn_unless};
 use crate::disk::LiveDisk;
@@ -24,7 +24,13 @@ pub(crate) enum Service<D: LiveDisk> {
 
 impl<D: LiveDisk> Service<D> {
     /// Starts so many connection threads; none of them serves clients before [`Service::serve`].
-    pub(crate) fn start(array: Array<D>, info: &ExportInfo, settings: Settings, threads: u8) -> Result<Self> {
+    pub(crate) fn start(
+        array: Array<D>,
+        info: &ExportInfo,
+        settings: Settings,
+        threads: u8,
+        tls: Option<Tls>,
+    ) -> Result<Self> {
         let size = ExportSize::new(info);
         if threads > 0 {
             let recorder = Arc::<Recorder>::default();
@@ -32,6 +38,7 @@ impl<D: LiveDisk> Service<D> {
                 info: info.clone(),
                 size: size.clone(),
                 limits: settings.limits(threads),
+                tls,
                 kept: Bytes(KEPT.0 / u64::from(threads)),
                 busy_poll: settings.busy_poll,
                 recorder: Arc::clone(&recorder),
@@ -41,7 +48,7 @@ impl<D: LiveDisk> Service<D> {
             return Ok(Self::Beside(Rc::new(reactor), threads));
         }
         let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), size, settings, None, Arc::default()));
-        let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
+        let server = Server::new(Rc::clone(&reactor), settings.limits(1), tls)?;
         reactor.count_request_memory(server.request_memory());
         Ok(Self::Alone(reactor, server))
     }

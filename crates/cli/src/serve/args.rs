@@ -30,7 +30,7 @@ const MAX_ERRORS: &str = "20";
 #[command(after_help = "Examples:
   uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
-  uraid serve --listen storage.lan:10809 --degraded a.img c.img
+  uraid serve --listen storage.lan --tls require --tls-certificates /etc/uraid/tls a.img b.img
   uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
     /// Read members and options from a TOML file

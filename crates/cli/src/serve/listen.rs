@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 
+use super::security::SecurityArgs;
+
 /// The port that is registered for NBD, which clients take unless told otherwise.
 const NBD_PORT: u16 = 10809;
 
@@ -17,15 +19,18 @@ pub(crate) struct EndpointArgs {
     /// Unix socket for clients of this user [default: uraid.sock beside the first member]
     #[arg(long, short, value_name = "PATH", conflicts_with = "listen")]
     pub(crate) socket: Option<PathBuf>,
-    /// TCP address for clients; anyone who reaches it can read and write
+    /// TCP address for clients
     ///
     /// A port alone listens on 127.0.0.1, a host alone on port 10809. All addresses of a name are listened on. Write
-    /// IPv6 addresses in brackets: `[::1]:10809`. `[::]:10809` lets every host connect.
+    /// IPv6 addresses in brackets: `[::1]:10809`. `[::]:10809` lets every host connect. Addresses that other hosts
+    /// reach need --tls require or --insecure.
     #[arg(long, value_parser = ListenAt::parse, value_name = "HOST:PORT", allow_negative_numbers = true)]
     pub(crate) listen: Option<ListenAt>,
     /// Name of the export [default: the array's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) export: Option<String>,
+    #[command(flatten)]
+    pub(crate) security: SecurityArgs,
 }
 
 /// A host and a port, of which the host is not looked up yet.

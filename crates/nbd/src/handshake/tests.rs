@@ -30,7 +30,7 @@ fn reply(option: u8, kind: u32, data: &[u8]) -> Vec<u8> {
 
 /// Sends client flags and `input`; returns what came back after the greeting, and how it ended.
 fn converse(input: &[u8]) -> (Vec<u8>, Result<Option<Ended>, Error>) {
-    let mut handshake = Handshake::new(export());
+    let mut handshake = Handshake::new(export(), Security::Plain);
     assert_eq!(handshake.take_output(), GREETING);
     assert_eq!(handshake.receive(CLIENT_FLAGS).unwrap(), 4);
     let result = handshake.receive(input).map(|_| handshake.ended());
@@ -78,7 +78,7 @@ fn structured_replies_add_the_df_flag() {
 
 #[test]
 fn read_only_exports_offer_no_writes() {
-    let mut handshake = Handshake::new(ExportInfo { read_only: true, multi_conn: false, ..export() });
+    let mut handshake = Handshake::new(ExportInfo { read_only: true, multi_conn: false, ..export() }, Security::Plain);
     handshake.take_output();
     handshake.receive(&[CLIENT_FLAGS, &option(1, b"disk")].concat()).unwrap();
     // has-flags, read-only, flush, fua, cache: bits 0 1 2 3 10. No zeroes: the client asked for none.
@@ -87,7 +87,7 @@ fn read_only_exports_offer_no_writes() {
 
 #[test]
 fn export_name_pads_for_clients_that_want_it() {
-    let mut handshake = Handshake::new(export());
+    let mut handshake = Handshake::new(export(), Security::Plain);
     handshake.take_output();
     let input = [b"\0\0\0\x01", &option(1, b"")[..], b"request"].concat();
     assert_eq!(handshake.receive(&input).unwrap(), input.len() - "request".len());
@@ -153,11 +153,12 @@ fn the_last_selection_of_contexts_counts() {
 #[test]
 fn refused_options_leave_the_handshake_alive() {
     let unsupported = 0x8000_0001;
+    let policy = 0x8000_0002;
     let invalid = 0x8000_0003;
     let unknown_export = 0x8000_0006;
     let too_big = 0x8000_0009;
     let cases: &[(u8, Vec<u8>, u32)] = &[
-        (5, vec![], unsupported),  // STARTTLS
+        (5, vec![], policy),       // STARTTLS
         (11, vec![], unsupported), // EXTENDED_HEADERS
         (99, vec![1, 2, 3], unsupported),
         (3, vec![0], invalid),
@@ -180,7 +181,7 @@ fn refused_options_leave_the_handshake_alive() {
 
 #[test]
 fn garbage_ends_the_connection() {
-    let mut handshake = Handshake::new(export());
+    let mut handshake = Handshake::new(export(), Security::Plain);
     assert!(matches!(handshake.receive(b"GET / HTTP/1.1\r\n\r\n"), Err(Error::ClientFlags { flags: 0x4745_5420 })));
     assert_eq!(handshake.receive(b"more").unwrap(), 0, "a handshake that failed takes nothing");
     assert!(matches!(converse(b"NBDMAGIC\0\0\0\x07\0\0\0\0").1, Err(Error::OptionMagic { .. })));
@@ -191,12 +192,110 @@ fn garbage_ends_the_connection() {
     assert!(matches!(converse(&endless).1, Err(Error::TooManyOptions { limit: 64 })));
 }
 
+/// A handshake of a server that requires TLS, after client flags; and what follows the greeting.
+fn converse_before_tls(input: &[u8]) -> (Handshake, Vec<u8>, Result<usize, Error>) {
+    let mut handshake = Handshake::new(export(), Security::TlsRequired);
+    assert_eq!(handshake.take_output(), GREETING);
+    assert_eq!(handshake.receive(CLIENT_FLAGS).unwrap(), 4);
+    let result = handshake.receive(input);
+    let output = handshake.take_output();
+    (handshake, output, result)
+}
+
+/// A handshake in TLS.
+fn in_tls() -> Handshake {
+    let (handshake, output, result) = converse_before_tls(&option(5, b""));
+    assert_eq!((output, result.unwrap()), (reply(5, 1, b""), 16));
+    handshake.in_tls()
+}
+
+#[test]
+fn forced_tls_refuses_every_option_but_starttls_and_abort() {
+    let go = b"\0\0\0\0\0\0";
+    let cases = [(3, &b""[..]), (6, go), (7, go), (8, b""), (8, b"wrong"), (9, b""), (10, b""), (11, b""), (99, b"x")];
+    for (number, data) in cases {
+        let (handshake, output, result) = converse_before_tls(&option(number, data));
+        assert_eq!(first_reply_kind(&output), 0x8000_0005, "option {number}");
+        assert_eq!((handshake.ended(), result.is_ok()), (None, true), "option {number}");
+    }
+    let (_, output, _) = converse_before_tls(&option(7, &[0; 20000]));
+    assert_eq!(first_reply_kind(&output), 0x8000_0005, "also if it is too long to look at");
+    let (handshake, output, _) = converse_before_tls(&option(2, b""));
+    assert_eq!((handshake.ended(), output), (Some(Ended::Aborted), reply(2, 1, b"")));
+}
+
+#[test]
+fn forced_tls_ends_the_session_at_export_name() {
+    let (_, output, result) = converse_before_tls(&option(1, b"disk"));
+    assert!(matches!(result, Err(Error::TlsRequired)));
+    assert_eq!(output, b"");
+    let (_, _, result) = converse_before_tls(&option(1, &[b'a'; 20000]));
+    assert!(matches!(result, Err(Error::OptionTooLarge { option: 1, .. })));
+}
+
+#[test]
+fn a_client_that_is_not_fixed_newstyle_can_not_start_tls() {
+    let mut handshake = Handshake::new(export(), Security::TlsRequired);
+    assert!(matches!(handshake.receive(b"\0\0\0\0"), Err(Error::TlsRequired)));
+}
+
+#[test]
+fn starttls_takes_no_data() {
+    let (handshake, output, result) = converse_before_tls(&option(5, b"x"));
+    assert_eq!((first_reply_kind(&output), handshake.ended()), (0x8000_0003, None));
+    assert!(result.is_ok());
+}
+
+#[test]
+fn nothing_in_the_clear_may_follow_starttls() {
+    for injected in [&b"x"[..], &option(8, b""), &option(7, b"\0\0\0\0\0\0"), b"\x16\x03\x01"] {
+        let (_, _, result) = converse_before_tls(&[&option(5, b"")[..], injected].concat());
+        assert!(matches!(result, Err(Error::PlainAfterStartTls)), "{injected:?}");
+    }
+}
+
+#[test]
+fn a_second_starttls_is_invalid() {
+    let mut handshake = in_tls();
+    handshake.receive(&option(5, b"")).unwrap();
+    assert_eq!(first_reply_kind(&handshake.take_output()), 0x8000_0003);
+    assert_eq!(handshake.ended(), None);
+}
+
+#[test]
+fn in_tls_there_is_no_second_greeting_and_every_option_works() {
+    let mut handshake = in_tls();
+    assert_eq!(handshake.take_output(), b"");
+    handshake.receive(&[option(3, b""), option(8, b""), option(7, b"\0\0\0\0\0\0")].concat()).unwrap();
+    assert_eq!(first_reply_kind(&handshake.take_output()), 2);
+    assert_eq!(handshake.ended(), Some(Ended::Transmission(Session::new(&export(), true, false))));
+}
+
+#[test]
+fn what_was_negotiated_in_the_clear_has_no_meaning_in_tls() {
+    let selection = b"\0\0\0\x04disk\0\0\0\x01\0\0\0\x0fbase:allocation";
+    let before = [option(8, b""), option(10, selection), option(5, b"")].concat();
+    let (handshake, _, result) = converse_before_tls(&before);
+    result.unwrap();
+    let mut handshake = handshake.in_tls();
+    handshake.receive(&option(7, b"\0\0\0\0\0\0")).unwrap();
+    assert_eq!(handshake.ended(), Some(Ended::Transmission(Session::new(&export(), false, false))));
+}
+
+#[test]
+fn options_are_counted_across_starttls() {
+    let (handshake, _, result) = converse_before_tls(&[option(3, b"").repeat(63), option(5, b"")].concat());
+    result.unwrap();
+    assert!(matches!(handshake.in_tls().receive(&option(3, b"")), Err(Error::TooManyOptions { limit: 64 })));
+}
+
 /// Mostly well-formed options, some with their bytes changed.
 fn stream() -> impl Strategy<Value = Vec<u8>> {
     let well_formed =
         (0..13u8, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(number, data)| option(number, &data));
     let known = prop::sample::select(vec![
         option(8, b""),
+        option(5, b""),
         option(3, b""),
         option(7, b"\0\0\0\0\0\x01\0\x03"),
         option(6, b"\0\0\0\x04disk\0\0"),
@@ -212,10 +311,14 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_bytes_in_any_split_end_the_same(bytes in stream(), cuts in prop::collection::vec(1..97usize, 1..50)) {
-        let mut whole = Handshake::new(export());
+    fn any_bytes_in_any_split_end_the_same(
+        bytes in stream(),
+        cuts in prop::collection::vec(1..97usize, 1..50),
+        security in prop::sample::select(vec![Security::Plain, Security::TlsRequired]),
+    ) {
+        let mut whole = Handshake::new(export(), security);
         let whole_result = format!("{:?}", whole.receive(&bytes));
-        let mut split = Handshake::new(export());
+        let mut split = Handshake::new(export(), security);
         let mut consumed = 0;
         let mut cuts = cuts.iter().cycle();
         let split_result = loop {

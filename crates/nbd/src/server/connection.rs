@@ -11,11 +11,12 @@ use std::{
 use tokio::{io::AsyncWriteExt as _, sync::watch, task::yield_now, time::timeout};
 
 use super::{
-    Limits, ReplySlot, budget::Budget, outbox::Outbox, permits::Permit, receive::ReceiveBuffer, stream::Stream,
+    ReplySlot, certificates::Tls, common::Common, outbox::Outbox, permits::Permit, receive::ReceiveBuffer,
+    stream::Stream, tls::Encrypted,
 };
 use crate::{
-    Command, Error, Export, NbdError, Span,
-    handshake::{Ended, Handshake},
+    Command, Error, Export, ExportInfo, NbdError, Span,
+    handshake::{Ended, Handshake, Security},
     transmission::{Cookie, Decoder, Received, Request, Session},
 };
 
@@ -29,10 +30,8 @@ const DIRECT_BYTES_MIN: usize = 64 << 10;
 /// Serves a client until it leaves, fails, is in others' way, or `draining` turns true. Dropping the future closes the
 /// connection at once.
 pub(super) async fn serve_connection<S, E>(
-    mut stream: S,
-    export: Rc<E>,
-    limits: Limits,
-    budget: Rc<Budget>,
+    stream: S,
+    common: Common<E>,
     mut draining: watch::Receiver<bool>,
     permit: Permit,
 ) -> Result<(), Error>
@@ -40,44 +39,69 @@ where
     S: Stream,
     E: Export,
 {
-    let mut received = ReceiveBuffer::for_handshake();
-    let handshake =
-        timeout(limits.handshake_timeout, shake_hands(&mut stream, &mut received, Handshake::new(export.info())));
-    let session = tokio::select! {
-        session = handshake => session.map_err(|_| Error::HandshakeTimeout { limit: limits.handshake_timeout })??,
+    let limit = common.limits.handshake_timeout;
+    let negotiation = timeout(limit, negotiate(stream, common.export.info(), common.tls.as_ref()));
+    let negotiated = tokio::select! {
+        negotiated = negotiation => negotiated.map_err(|_| Error::HandshakeTimeout { limit })??,
         () = permit.evicted() => None,
         _ = draining.wait_for(|draining| *draining) => None,
     };
-    let Some(session) = session.filter(|_| permit.keep()) else { return Ok(()) };
-    received.enlarge()?;
-    let outbox = Outbox::new(session, limits, budget);
-    let mut connection =
-        Connection { stream, export, outbox, decoder: Decoder::new(session), received, stage: Stage::Header };
-    tokio::select! {
-        biased;
-        ended = connection.run() => return ended,
-        _ = draining.wait_for(|draining| *draining) => {}
+    match negotiated.filter(|_| permit.keep()) {
+        Some(Negotiated::Plain(client)) => client.serve(common, draining).await,
+        Some(Negotiated::Encrypted(client)) => client.serve(common, draining).await,
+        None => Ok(()),
     }
-    connection.drain();
-    connection.run().await
 }
 
-/// `None` if the client left in good order.
-async fn shake_hands<S>(
+/// A client whose handshake has ended.
+enum Negotiated<S> {
+    Plain(Client<S>),
+    Encrypted(Box<Client<Encrypted<S>>>),
+}
+
+struct Client<S> {
+    stream: S,
+    received: ReceiveBuffer,
+    session: Session,
+}
+
+/// Shakes hands, in TLS if that is required. `None` if the client left in good order.
+async fn negotiate<S: Stream>(
+    mut stream: S,
+    export: ExportInfo,
+    tls: Option<&Tls>,
+) -> Result<Option<Negotiated<S>>, Error> {
+    let mut received = ReceiveBuffer::for_handshake();
+    let security = if tls.is_some() { Security::TlsRequired } else { Security::Plain };
+    let mut handshake = Handshake::new(export, security);
+    let tls = match shake_hands(&mut stream, &mut received, &mut handshake).await? {
+        Ended::Transmission(session) => return Ok(Some(Negotiated::Plain(Client { stream, received, session }))),
+        Ended::Aborted => return Ok(None),
+        Ended::StartTls => tls.expect("TLS is started where there is any"),
+    };
+    assert!(received.is_empty(), "nothing in the clear is taken into TLS");
+    let mut stream = Encrypted::accept(stream, tls).await?;
+    match shake_hands(&mut stream, &mut received, &mut handshake.in_tls()).await? {
+        Ended::Transmission(session) => Ok(Some(Negotiated::Encrypted(Box::new(Client { stream, received, session })))),
+        Ended::Aborted => {
+            say_goodbye(&mut stream).await;
+            Ok(None)
+        }
+        Ended::StartTls => unreachable!("TLS is not started in TLS"),
+    }
+}
+
+async fn shake_hands<S: Stream>(
     stream: &mut S,
     received: &mut ReceiveBuffer,
-    mut handshake: Handshake,
-) -> Result<Option<Session>, Error>
-where
-    S: Stream,
-{
+    handshake: &mut Handshake,
+) -> Result<Ended, Error> {
     loop {
         let output = handshake.take_output();
         stream.write_all(&output).await.map_err(failed("sending to the client"))?;
-        match handshake.ended() {
-            Some(Ended::Transmission(session)) => return Ok(Some(session)),
-            Some(Ended::Aborted) => return Ok(None),
-            None => {}
+        stream.flush().await.map_err(failed("sending to the client"))?;
+        if let Some(ended) = handshake.ended() {
+            return Ok(ended);
         }
         let filled = poll_fn(|cx| received.poll_fill(stream, cx)).await.map_err(failed("receiving from the client"))?;
         if filled == 0 {
@@ -88,8 +112,42 @@ where
     }
 }
 
+async fn say_goodbye<S: Stream>(stream: &mut S) {
+    poll_fn(|cx| {
+        stream.say_goodbye(cx);
+        Poll::Ready(())
+    })
+    .await;
+}
+
 fn failed(operation: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::Connection { operation, source }
+}
+
+impl<S: Stream> Client<S> {
+    /// Serves the client's requests until either side is done.
+    async fn serve<E: Export>(self, common: Common<E>, mut draining: watch::Receiver<bool>) -> Result<(), Error> {
+        let Self { stream, mut received, session } = self;
+        let Common { export, limits, budget, .. } = common;
+        received.enlarge()?;
+        let outbox = Outbox::new(session, limits, budget);
+        let mut connection =
+            Connection { stream, export, outbox, decoder: Decoder::new(session), received, stage: Stage::Header };
+        let ended = tokio::select! {
+            biased;
+            ended = connection.run() => Some(ended),
+            _ = draining.wait_for(|draining| *draining) => None,
+        };
+        let ended = match ended {
+            Some(ended) => ended,
+            None => {
+                connection.drain();
+                connection.run().await
+            }
+        };
+        say_goodbye(&mut connection.stream).await;
+        ended
+    }
 }
 
 struct Connection<S, E: Export> {
@@ -149,7 +207,8 @@ impl<S: Stream, E: Export> Connection<S, E> {
         let mut reads = 0;
         let ended = loop {
             // Read on even if the socket takes no more replies: the budget says how far.
-            if let Poll::Ready(Err(source)) = self.outbox.poll_send(&mut self.stream, cx) {
+            let sent = self.outbox.poll_send(&mut self.stream, cx);
+            if let Poll::Ready(Err(source)) = sent {
                 break Poll::Ready(Err(Error::Connection { operation: "sending to the client", source }));
             }
             match self.advance() {
@@ -157,7 +216,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
                 Ok(false) => {}
                 Err(error) => break Poll::Ready(Err(error)),
             }
-            if matches!(self.stage, Stage::Closing) && self.outbox.is_idle() {
+            if matches!(self.stage, Stage::Closing) && self.outbox.is_idle() && sent.is_ready() {
                 break Poll::Ready(Ok(ControlFlow::Break(())));
             }
             if reads == READS_PER_TURN {

@@ -37,8 +37,9 @@ impl Door {
                 }
             };
             let refusal = match accepted {
+                Ok(Accepted { refusal: Some(refusal), .. }) => refusal,
                 Ok(Accepted { stream, .. }) if leaves_too_few(stream.descriptor()) => Refusal::FewDescriptors,
-                Ok(Accepted { stream, peer }) => match self.open.admit(peer, &self.limits) {
+                Ok(Accepted { stream, peer, .. }) => match self.open.admit(peer, &self.limits) {
                     Ok((permit, gave_way)) => {
                         gave_way.into_iter().for_each(|refusal| self.refusals.note(refusal));
                         return (stream, permit);

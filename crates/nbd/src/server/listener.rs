@@ -17,7 +17,7 @@ use rustix::{
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tracing::{debug, warn};
 
-use super::{endpoint::Endpoint, peer::Peer, socket::UnixSocket};
+use super::{endpoint::Endpoint, peer::Peer, refusals::Refusal, socket::UnixSocket};
 use crate::Error;
 
 /// Room for replies in the kernel: a Unix socket holds back its sender by the sender's own buffer.
@@ -29,6 +29,8 @@ pub struct Listener {
     socket: Socket,
     /// At least one.
     endpoints: Vec<Endpoint>,
+    /// Who may connect to a Unix socket beside root and this process's user; none: the file's mode says it all.
+    guests: Option<Vec<u32>>,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,8 @@ struct Doors {
 pub(super) struct Accepted {
     pub(super) stream: Stream,
     pub(super) peer: Peer,
+    /// Why it may not stay.
+    pub(super) refusal: Option<Refusal>,
 }
 
 pub(super) enum Stream {
@@ -78,7 +82,7 @@ impl Listener {
     pub fn unix(path: &Path) -> Result<Self, Error> {
         let socket = UnixSocket::bind(path)?;
         let endpoints = vec![Endpoint::Unix(socket.path().to_owned())];
-        Ok(Self { socket: Socket::Unix(socket), endpoints })
+        Ok(Self { socket: Socket::Unix(socket), endpoints, guests: None })
     }
 
     /// Listens on TCP addresses, all of them but those that this machine does not have: a name may stand for such ones,
@@ -129,10 +133,22 @@ impl Listener {
         if sockopt::socket_domain(&socket).is_ok_and(|family| family == AddressFamily::UNIX) {
             let socket = UnixSocket::inherit(socket)?;
             let endpoints = vec![Endpoint::Unix(socket.path().to_owned())];
-            return Ok(Self { socket: Socket::Unix(socket), endpoints });
+            return Ok(Self { socket: Socket::Unix(socket), endpoints, guests: None });
         }
         let listen = || Self::of_tcp(vec![StdTcpListener::from(socket)]);
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
+    }
+
+    /// Lets these users connect to a Unix socket, beside root and this process's own: the kernel says who a client is
+    /// (`SO_PEERCRED`), and the socket's mode becomes 0666 if this process has made it. Has no meaning for TCP.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] if the mode can't be changed.
+    pub fn admit(self, users: Vec<u32>) -> Result<Self, Error> {
+        if let Socket::Unix(socket) = &self.socket {
+            socket.open_to_all()?;
+        }
+        Ok(Self { guests: Some(users), ..self })
     }
 
     /// Where clients connect to; the first of the addresses where there are several.
@@ -152,7 +168,7 @@ impl Listener {
             endpoints.push(Endpoint::Tcp(socket.local_addr()?));
             listeners.push(TcpListener::from_std(socket)?);
         }
-        Ok(Self { socket: Socket::Tcp(Doors { listeners, next: Cell::new(0) }), endpoints })
+        Ok(Self { socket: Socket::Tcp(Doors { listeners, next: Cell::new(0) }), endpoints, guests: None })
     }
 
     /// Waits for a client. Cancel safe.
@@ -161,17 +177,26 @@ impl Listener {
             Socket::Unix(socket) => {
                 let stream = socket.accept().await?;
                 tune(enlarge_send_buffer(&stream));
-                let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
-                Ok(Accepted { stream: Stream::Unix(stream), peer: Peer::Local(pid) })
+                let credentials = stream.peer_cred()?;
+                let refusal = self.refusal(credentials.uid());
+                Ok(Accepted { stream: Stream::Unix(stream), peer: Peer::Local(credentials.pid()), refusal })
             }
             Socket::Tcp(doors) => {
                 let (stream, address) = poll_fn(|context| doors.poll_accept(context)).await?;
                 tune(sockopt::set_tcp_nodelay(&stream, true));
                 tune(sockopt::set_socket_keepalive(&stream, true)); // a peer that lost its power says no goodbye
                 tune(enlarge_send_buffer(&stream));
-                Ok(Accepted { stream: Stream::Tcp(stream), peer: Peer::Remote(address) })
+                Ok(Accepted { stream: Stream::Tcp(stream), peer: Peer::Remote(address), refusal: None })
             }
         }
+    }
+}
+
+impl Listener {
+    fn refusal(&self, user: u32) -> Option<Refusal> {
+        let guests = self.guests.as_ref()?;
+        let is_owner = user == rustix::process::geteuid().as_raw() || rustix::process::Uid::from_raw(user).is_root();
+        (!is_owner && !guests.contains(&user)).then_some(Refusal::Stranger { user })
     }
 }
 

@@ -144,7 +144,8 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         self.budget.stop_waiting(&self.account);
     }
 
-    /// Sends what there is. Pending if the socket takes no more for now.
+    /// Sends what there is. Pending if the socket takes no more for now. A reply whose last byte is still in the stream
+    /// counts as sent, and its memory is free.
     pub(super) fn poll_send<S: AsyncWrite + Unpin>(
         &self,
         stream: &mut S,
@@ -154,7 +155,7 @@ impl<B: AsRef<[u8]>> Outbox<B> {
             let sent = {
                 let replies = self.replies.borrow();
                 if replies.is_empty() {
-                    return Poll::Ready(Ok(()));
+                    return Pin::new(stream).poll_flush(cx);
                 }
                 let mut slices = [IoSlice::new(&[]); SLICES_MAX];
                 let count = gather(&replies, self.sent_bytes.get(), &mut slices);

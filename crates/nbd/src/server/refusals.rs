@@ -17,6 +17,8 @@ pub(super) enum Refusal {
     TooMany { max: usize },
     /// The peer's host has reached its limit.
     TooManyOfHost { max: usize, peer: Peer },
+    /// The user is none of those who may connect.
+    Stranger { user: u32 },
     /// Only the last file descriptors are left, which are not for clients.
     FewDescriptors,
     /// One that had not finished its handshake gave way to a new one.
@@ -37,6 +39,7 @@ pub(super) struct Refusals {
 struct Sum {
     too_many: (u64, usize),
     too_many_of_host: (u64, Option<(usize, Peer)>),
+    strangers: (u64, u32),
     few_descriptors: u64,
     gave_way: u64,
     failed: (u64, Option<io::Error>),
@@ -77,6 +80,7 @@ impl Sum {
             Refusal::TooManyOfHost { max, peer } => {
                 self.too_many_of_host = (self.too_many_of_host.0 + 1, Some((max, peer)));
             }
+            Refusal::Stranger { user } => self.strangers = (self.strangers.0 + 1, user),
             Refusal::FewDescriptors => self.few_descriptors += 1,
             Refusal::GaveWay => self.gave_way += 1,
             Refusal::Failed(error) => self.failed = (self.failed.0 + 1, Some(error)),
@@ -96,6 +100,10 @@ impl fmt::Display for Sum {
             reasons.push(format!(
                 "{count} new {noun} refused: a host may have {max} at a time; the last came from {peer}"
             ));
+        }
+        if let (count @ 1.., user) = self.strangers {
+            let noun = connections(count);
+            reasons.push(format!("{count} new {noun} refused: user {user} is none of those who may connect"));
         }
         if let count @ 1.. = self.few_descriptors {
             let noun = connections(count);
@@ -128,13 +136,15 @@ mod tests {
         sum.add(Refusal::TooMany { max: 64 });
         sum.add(Refusal::TooManyOfHost { max: 48, peer: peer(1) });
         sum.add(Refusal::TooManyOfHost { max: 48, peer: peer(2) });
+        sum.add(Refusal::Stranger { user: 1000 });
         sum.add(Refusal::GaveWay);
         sum.add(Refusal::Failed(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(
             sum.to_string(),
             "2 new connections refused: there are 64, the most at a time; 2 new connections refused: a host may have \
-             48 at a time; the last came from 10.0.0.1:2; 1 connection closed that had not finished their handshake: \
-             new ones came; 1 new connection could not be accepted: out of memory"
+             48 at a time; the last came from 10.0.0.1:2; 1 new connection refused: user 1000 is none of those \
+             who may connect; 1 connection closed that had not finished their handshake: new ones came; 1 new \
+             connection could not be accepted: out of memory"
         );
     }
 }

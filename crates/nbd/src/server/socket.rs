@@ -1,6 +1,6 @@
 //! Unix sockets that servers listen on.
 //!
-//! Only its owner may use such a socket, from the moment it exists. It replaces a dead server's socket but never a live
+//! Only its owner may use such a socket, until others are let in. It replaces a dead server's socket but never a live
 //! one's, and is removed at the end if the file is still the same.
 
 use std::{
@@ -98,6 +98,21 @@ impl UnixSocket {
             Ok(Self { listener: UnixListener::from_std(listener)?, path, identity: None })
         };
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
+    }
+
+    /// Lets every user connect, if this process has made the socket: who is served is decided elsewhere.
+    ///
+    /// # Errors
+    /// [`Error::Listen`].
+    pub(super) fn open_to_all(&self) -> Result<(), Error> {
+        if self.identity.is_none() {
+            return Ok(());
+        }
+        rustix::fs::chmod(&self.path, Mode::from_raw_mode(0o666)).map_err(|errno| Error::Listen {
+            operation: "open to other users",
+            endpoint: self.path.display().to_string(),
+            source: errno.into(),
+        })
     }
 
     /// Where it is: an absolute path, if whoever made it used one; empty when it has no name.

@@ -28,7 +28,7 @@ fn serve(incoming: Incoming, counts: Arc<Counts>) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (submits, _submitted) = mpsc::channel();
     let memory = Rc::new(Memory::new(info(), Finish::AtOnce, counts, submits));
-    let server = Server::new(memory, Limits::default()).unwrap();
+    let server = Server::new(memory, Limits::default(), None).unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, server.serve_incoming(incoming))
 }
 

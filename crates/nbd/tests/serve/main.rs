@@ -9,3 +9,4 @@ mod requests;
 mod shutdown;
 mod sockets;
 mod support;
+mod tls;

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, mpsc},
 };
 
-use uraid_nbd::{Endpoint, Error, ExportInfo, Limits, Listener, Server};
+use uraid_nbd::{Endpoint, Error, ExportInfo, Limits, Listener, Scheme, Server};
 
 use crate::{
     memory::{Finish, Memory, info},
@@ -30,7 +30,7 @@ fn a_socket_is_private_and_removed_at_the_end() {
         let listener = Listener::unix(&path).unwrap();
         assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
         let expected = format!("nbd+unix:///x?socket={}/a%20b.sock", directory.path().display());
-        assert_eq!(listener.endpoint().uri("x"), expected);
+        assert_eq!(listener.endpoint().uri(Scheme::Nbd, "x"), expected);
         drop(listener);
         assert!(!path.exists());
     });
@@ -94,7 +94,7 @@ fn tcp_on_the_loopback() {
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let listener = Listener::tcp(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let Endpoint::Tcp(address) = *listener.endpoint() else { panic!("not TCP") };
-        assert_eq!(listener.endpoint().uri("mem"), format!("nbd://{address}/mem"));
+        assert_eq!(listener.endpoint().uri(Scheme::Nbd, "mem"), format!("nbd://{address}/mem"));
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let client = std::thread::spawn(move || {
             let mut greeting = [0; 18];
@@ -103,7 +103,7 @@ fn tcp_on_the_loopback() {
             greeting
         });
         let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
-        let server = Server::new(Rc::new(memory), Limits::default()).unwrap();
+        let server = Server::new(Rc::new(memory), Limits::default(), None).unwrap();
         assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
         assert_eq!(client.join().unwrap(), GREETING);
     });
@@ -132,7 +132,7 @@ fn tcp_on_several_addresses() {
             greetings
         });
         let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
-        let server = Server::new(Rc::new(memory), Limits::default()).unwrap();
+        let server = Server::new(Rc::new(memory), Limits::default(), None).unwrap();
         assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
         assert_eq!(client.join().unwrap(), [GREETING; 3]);
     });

@@ -12,7 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::sync::mpsc as control;
-use uraid_nbd::{ExportInfo, Limits, Listener, Server};
+use uraid_nbd::{ExportInfo, Limits, Listener, Scheme, Server, Tls};
 
 use crate::memory::{Counts, Finish, Memory, info};
 
@@ -37,6 +37,10 @@ impl TestServer {
     }
 
     pub(crate) fn with(finish: Finish, info: ExportInfo, limits: Limits) -> Self {
+        Self::with_tls(finish, info, limits, None)
+    }
+
+    pub(crate) fn with_tls(finish: Finish, info: ExportInfo, limits: Limits, tls: Option<Tls>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("nbd.sock");
         let counts = Arc::new(Counts::default());
@@ -50,8 +54,8 @@ impl TestServer {
                 let memory = Rc::new(Memory::new(info, finish, counts, submits));
                 tokio::task::LocalSet::new().block_on(&runtime, async {
                     let listener = Listener::unix(&socket).unwrap();
-                    started.send(listener.endpoint().uri("mem")).unwrap();
-                    run(memory, limits, listener, commands).await
+                    started.send(listener.endpoint().uri(Scheme::Nbd, "mem")).unwrap();
+                    run(Server::new(Rc::clone(&memory), limits, tls).unwrap(), memory, listener, commands).await
                 })
             })
         };
@@ -93,13 +97,12 @@ impl TestServer {
 }
 
 async fn run(
+    server: Server<Memory>,
     memory: Rc<Memory>,
-    limits: Limits,
     listener: Listener,
     mut commands: control::UnboundedReceiver<Control>,
 ) -> bool {
     let (stop, stopped) = tokio::sync::oneshot::channel();
-    let server = Server::new(Rc::clone(&memory), limits).unwrap();
     let served = server.serve(listener, async { stopped.await.unwrap() });
     let controlled = async {
         let mut stop = Some(stop);

@@ -1,7 +1,10 @@
 //! A connection that is never idle beside others, and what a connection asks of the system and of memory for each
 //! request.
 
-use std::{cell::Cell, pin::Pin};
+use std::{
+    cell::{Cell, RefCell},
+    pin::Pin,
+};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite},
@@ -12,7 +15,7 @@ use tokio::{
 mod pipe;
 
 use super::*;
-use crate::server::{Connections, peer::Peer};
+use crate::server::{Connections, Limits, budget::Budget, peer::Peer};
 use crate::{ExportInfo, Payload, proto::REQUEST_MAGIC, transmission::REQUEST_BYTES};
 
 /// A client without end: every receive brings another flush, until it is told to leave.
@@ -23,7 +26,7 @@ struct Busy {
 }
 
 impl Stream for Busy {
-    fn poll_receive(&self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_receive(&mut self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut bytes = Vec::new();
         if !self.greeted.replace(true) {
             bytes.extend_from_slice(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0");
@@ -44,6 +47,46 @@ impl AsyncWrite for Busy {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A client that asks for one flush and ends, on a stream that keeps what is written until it is asked three times to
+/// flush it.
+struct Hoarder {
+    asks: Vec<Vec<u8>>,
+    kept: Vec<u8>,
+    refusals: u32,
+    sent: Rc<RefCell<Vec<u8>>>,
+}
+
+impl Stream for Hoarder {
+    fn poll_receive(&mut self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
+        let bytes = self.asks.pop().unwrap_or_default();
+        target[..bytes.len()].copy_from_slice(&bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+}
+
+impl AsyncWrite for Hoarder {
+    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.kept.extend_from_slice(bytes);
+        self.refusals = 3;
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.refusals > 0 {
+            self.refusals -= 1;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let kept = mem::take(&mut self.kept);
+        self.sent.borrow_mut().extend(kept);
         Poll::Ready(Ok(()))
     }
 
@@ -74,6 +117,23 @@ impl Export for Idle {
 }
 
 #[test]
+fn a_connection_ends_when_its_last_reply_has_left_the_stream() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let sent = Rc::new(RefCell::default());
+    let go = b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0".to_vec();
+    let flush = [&REQUEST_MAGIC.to_be_bytes()[..], &[0, 0, 0, 3], &[0; 20]].concat();
+    let hoarder = Hoarder { asks: vec![flush, go], kept: Vec::new(), refusals: 0, sent: Rc::clone(&sent) };
+    LocalSet::new().block_on(&runtime, async {
+        let (_drain, draining) = watch::channel(false);
+        let limits = Limits::default();
+        let (permit, _) = Connections::default().admit(Peer::Local(None), &limits).unwrap();
+        let common = Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), tls: None };
+        serve_connection(hoarder, common, draining, permit).await.unwrap();
+    });
+    assert!(sent.borrow().ends_with(b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\0"), "{:?}", sent.borrow());
+}
+
+#[test]
 fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (receives, leave) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
@@ -83,7 +143,8 @@ fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
         let (drain, draining) = watch::channel(false);
         let limits = Limits::default();
         let (permit, _) = Connections::default().admit(Peer::Local(None), &limits).unwrap();
-        let serving = serve_connection(busy, Rc::new(Idle), limits, Budget::new(&limits), draining, permit);
+        let common = Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), tls: None };
+        let serving = serve_connection(busy, common, draining, permit);
         let busy = tokio::task::spawn_local(serving);
         let other = tokio::task::spawn_local({
             let receives = Rc::clone(&receives);

@@ -8,7 +8,11 @@ use std::{cell::RefCell, io::IoSlice, ops::Range, pin::Pin, task::Waker};
 use tokio::io::AsyncWrite;
 
 use super::super::*;
-use crate::{ExportInfo, Payload, proto::REQUEST_MAGIC};
+use crate::{
+    ExportInfo, Payload,
+    proto::REQUEST_MAGIC,
+    server::{Limits, budget::Budget},
+};
 
 pub(super) const READ: u8 = 0;
 pub(super) const WRITE: u8 = 1;
@@ -99,7 +103,7 @@ impl Shared {
 struct Pipe(Rc<Shared>);
 
 impl Stream for Pipe {
-    fn poll_receive(&self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
+    fn poll_receive(&mut self, _: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
         let mut wire = self.0.wire.borrow_mut();
         let mut counts = self.0.counts.borrow_mut();
         counts.receives += 1;
