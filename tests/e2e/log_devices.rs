@@ -100,6 +100,23 @@ fn what_was_flushed_is_there_with_any_log_device_that_is_left() {
     }
 }
 
+/// What is wrong with one path says nothing of the others: a log device that is there and sound is told so.
+#[test]
+fn a_log_device_that_cannot_be_examined_leaves_the_other_as_it_is() {
+    let (array, logs) = created(&shape::raid5_of_3());
+    let examine = |paths: &[PathBuf]| {
+        let words = [OsString::from("examine")].into_iter().chain(paths.iter().map(OsString::from));
+        binary::uraid(words)
+    };
+    let sound = format!("for each member  {}", text(&logs[0]));
+    let gone = logs[1].with_extension("gone");
+    let told = examine(&[array.members(), &[logs[0].clone(), gone]].concat()).text();
+    assert!(told.contains(&sound) && told.contains("log device 1 not found"), "{told}");
+    std::fs::File::options().write(true).open(&logs[1]).unwrap().set_len(0).expect("truncated");
+    let told = examine(&with(&array, &logs)).text();
+    assert!(told.contains(&sound) && told.contains("log device 1 not found"), "{told}");
+}
+
 /// A log device whose file is deleted while the array is served is done without, which status and events tell; with the
 /// last one the array is frozen, and nothing that was acknowledged is lost when that is back.
 #[test]

@@ -46,7 +46,7 @@ pub(crate) struct CreateArgs {
     /// Store a checksum for each 4 KiB block
     ///
     /// Wrong blocks are then found when they are read, and repaired from redundancy. Checksums need `--consistency
-    /// log`, which is then the default, and requests that are multiples of 4096 bytes.
+    /// log`, which is then the default. To write a block in part, it is read first.
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IntegrityName::None)]
     integrity: IntegrityName,
     /// How the array survives an unclean stop [default: log for RAID 5 and RM2, bitmap for 1 and 10, none for 0]

@@ -149,14 +149,14 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
     // The other members' records are still worth showing.
     let looks = look(&args.members, &mut Patience::endless())?;
     let (members, others): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| look.found.is_ok());
-    let (_, others): (Vec<Look>, Vec<Look>) = others
+    let (logs, others): (Vec<Look>, Vec<Look>) = others
         .into_iter()
         .partition(|look| matches!(look.found, Err(Ignored::LogDevice { .. })) && !members.is_empty());
     if others.is_empty() || args.members.len() == 1 {
         return Err(error);
     }
     if !members.is_empty() {
-        let paths: Vec<PathBuf> = members.into_iter().map(|look| look.path).collect();
+        let paths: Vec<PathBuf> = members.into_iter().chain(logs).map(|look| look.path).collect();
         show(&detailed(&paths, args.bad_blocks)?, args.json)?;
     }
     let reasons: Vec<String> =

@@ -266,6 +266,7 @@ fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
     }
     let state = match failed.as_slice() {
         [] => String::new(),
+        [slot] => format!(" without member {slot}"),
         failed => format!(" without members {}", list(failed)),
     };
     match read {

@@ -7,7 +7,8 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
 use uraid_layout::Bytes;
-use uraid_serve::protocol::{Added, LogAdded, Replaced, Request, Successor};
+use uraid_serve::protocol::{Added, LogAdded, Replaced, Request, Status, Successor};
+use uraid_serve::text::visible;
 use uuid::Uuid;
 
 use crate::candidates;
@@ -89,8 +90,11 @@ pub(crate) struct ReplaceArgs {
 /// `uraid fail`.
 pub(crate) fn fail(args: &MemberArgs) -> Result<()> {
     let request = Request::Fail { member: name(&args.member)? };
-    let _: Value = args.server.connect()?.ask(&request)?;
-    print(format_args!("the array continues without {}", args.member))
+    let mut client = args.server.connect()?;
+    let Status { name, .. } = client.ask(&Request::Status {})?;
+    let _: Value = client.ask(&request)?;
+    let is_slot = args.member.parse::<u8>().is_ok();
+    print(format_args!("{} continues without {}{}", visible(&name), if is_slot { "member " } else { "" }, args.member))
 }
 
 /// `uraid remove`.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 
 use super::Mark;
-use super::destage::{Flying, Policy};
+use super::destage::{Flying, OLD_TICKS, Policy};
 use super::journal::{Batch, Journal};
 use super::page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of};
 use super::shape::Shape;
@@ -490,7 +490,7 @@ impl Edit<'_> {
     /// Notes that a tick has passed: stripes with pages that have been fresh for long are old.
     pub(super) fn tick(&mut self) {
         self.forget_not_fresh();
-        let Some(old) = self.journal.grow_older() else { return };
+        let Some(old) = self.journal.grow_older(OLD_TICKS) else { return };
         let (mut left, shape) = (std::mem::take(&mut self.journal.passed_over), self.store.shape);
         while let Some(&(number, page)) = self.journal.fresh.front().filter(|(number, _)| *number < old) {
             self.journal.fresh.pop_front();

@@ -18,7 +18,6 @@ use std::ops::Range;
 
 use uraid_layout::Lba;
 
-use super::destage::OLD_TICKS;
 use super::stripes::NumberHasher;
 use crate::format::log::record::LogSequence;
 
@@ -117,11 +116,11 @@ impl Journal {
         self.passed_over = pages;
     }
 
-    /// Takes note that a tick has passed: which pages have been fresh for long, if they still are, as their numbers are
-    /// below this.
-    pub(super) fn grow_older(&mut self) -> Option<u64> {
+    /// Takes note that a tick has passed: pages whose numbers are below this have been fresh for so many ticks, if they
+    /// still are.
+    pub(super) fn grow_older(&mut self, ticks: u64) -> Option<u64> {
         self.counts.push_back(self.count);
-        let is_long = self.counts.len() as u64 > OLD_TICKS && !planted!(FreshForEver);
+        let is_long = self.counts.len() as u64 > ticks && !planted!(FreshForEver);
         is_long.then(|| self.counts.pop_front()).flatten()
     }
 
