@@ -246,8 +246,8 @@ fn with_write_back_a_whole_stripe_is_replied_to_early_and_a_flush_waits_for_it()
     }
 }
 
-/// With write-back, whole stripes are replied to before anything is written, and while others are being written in place
-/// their record waits for more; but not when a flush waits for them.
+/// With write-back, whole stripes are replied to before anything is written, and while others are being written in
+/// place their record waits for more; but not when a flush waits for them.
 #[test]
 fn while_stripes_are_written_in_place_others_come_together_in_a_record() {
     for shape in shapes() {

@@ -15,8 +15,8 @@ use crate::format::log::record::{Header, Kind, LogSequence, OPEN_MAX, total_byte
 use crate::format::log::{RECORD_BYTES_MAX, RING_BYTES_MIN};
 use crate::format::superblock::Superblock;
 
-/// So much is gathered for a record of sums alone while stripes are being written in place. Each record takes a flush of
-/// everybody, and the disks are busy meanwhile.
+/// So much is gathered for a record of sums alone while stripes are being written in place. Each record takes a flush
+/// of everybody, and the disks are busy meanwhile.
 const GATHERED: Sectors = Sectors((8 << 20) / SECTOR_BYTES);
 
 /// The most open records of a log that is no journal.
