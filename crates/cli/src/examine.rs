@@ -24,7 +24,7 @@ use uraid_serve::health::{RANGES_TOLD, SCRUB_OWED, ranges};
 use uraid_serve::names::{layout_name, level_name, level_title};
 use uraid_serve::protocol::{self, LostContent};
 use uraid_serve::sweeps::{Sweep, Work};
-use uraid_serve::text::{chain, duration, list, size, visible};
+use uraid_serve::text::{chain, duration, list, name_members, size, visible};
 use uuid::Uuid;
 
 use self::logs::LogReport;
@@ -393,8 +393,7 @@ impl Report {
             [] if self.scrub_owed => format!("{state}, all members found, a scrub is owed"),
             [] if self.blank => format!("{state}, all members found, not initialised yet"),
             [] => format!("{state}, all members found"),
-            [slot] => format!("{state}, member {slot} not found"),
-            missing => format!("{state}, members {} not found", list(missing)),
+            missing => format!("{state}, {} not found", name_members(missing)),
         }
     }
 
@@ -488,8 +487,7 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
 fn show_lost(lost: &LostContent, missing: &[u8]) -> Result<()> {
     let without = match missing {
         [] => String::new(),
-        [slot] => format!(" without member {slot}"),
-        slots => format!(" without members {}", list(slots)),
+        slots => format!(" without {}", name_members(slots)),
     };
     let what = format!("{} of the array are lost{without}", size(lost.bytes));
     if lost.blocks.len() <= RANGES_TOLD {

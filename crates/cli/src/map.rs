@@ -14,7 +14,7 @@ use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Plan, PlanError, Planne
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
-use uraid_serve::text::list;
+use uraid_serve::text::name_members;
 
 use crate::reshape::Shape;
 use crate::terminal::{print, print_json};
@@ -266,8 +266,7 @@ fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
     }
     let state = match failed.as_slice() {
         [] => String::new(),
-        [slot] => format!(" without member {slot}"),
-        failed => format!(" without members {}", list(failed)),
+        failed => format!(" without {}", name_members(failed)),
     };
     match read {
         Some(read) => {

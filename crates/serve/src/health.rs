@@ -7,7 +7,7 @@ use crate::protocol::{
     Ailing, Health, HealthState, HeldUp, Lacking, LostContent, Named, OutOfDate, Salvage, Trouble, Unreadable,
     Unwritten,
 };
-use crate::text::{duration, list, size};
+use crate::text::{duration, list, name_members, size};
 
 /// What it means that a scrub is owed, and what helps.
 pub const SCRUB_OWED: &str = "a scrub is owed, because the map of what nobody had written was damaged on all members: \
@@ -37,8 +37,7 @@ pub fn words(health: &Health) -> String {
             }
             let by = match members.as_slice() {
                 [] => "frozen: more members failed".to_owned(),
-                [one] => format!("frozen by member {one}: more failed"),
-                more => format!("frozen by members {}: more failed", list(more)),
+                members => format!("frozen by {}: more failed", name_members(members)),
             };
             let what = "than the level survives, so requests fail; stop the server and check the members";
             return [vec![format!("{by} {what}")], degraded, causes].concat().join("; ");
@@ -227,11 +226,7 @@ fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
     };
     let members = |members: &[Named], what: &str| {
         let names = names(members);
-        match names.len() {
-            0 => None,
-            1 => Some(format!("member {} {what}", names[0])),
-            _ => Some(format!("members {} {what}", list(&names))),
-        }
+        (!names.is_empty()).then(|| format!("{} {what}", name_members(&names)))
     };
     let why = [members(unreadable, "can't be read there"), members(unwritable, "can't be written there")];
     let why: Vec<String> = why.into_iter().flatten().collect();

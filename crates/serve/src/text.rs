@@ -17,6 +17,12 @@ pub fn list(items: &[impl fmt::Display]) -> String {
     text
 }
 
+/// `member 1`, or `members 1, 3 and 4`.
+#[must_use]
+pub fn name_members(slots: &[impl fmt::Display]) -> String {
+    format!("member{} {}", if slots.len() == 1 { "" } else { "s" }, list(slots))
+}
+
 /// A text on one line, with control characters and other terminal tricks escaped.
 #[must_use]
 pub fn visible(text: &str) -> String {

@@ -59,6 +59,11 @@ fn written(shape: Shape, before: &[(usize, u64)], after: &[(usize, u64)]) -> Wri
     Written { shape, before: was, after: content, now: images(&engine), geometry }
 }
 
+fn with_write_back(shape: Shape) -> TestEngine {
+    let size = Bytes(1 << 20);
+    shape.engine(MemberSet::EMPTY, Order::Fifo).with_cache(CacheMode::WriteBack, &Pool::new(size), size)
+}
+
 fn at(lba: u64) -> usize {
     usize::try_from(lba).expect("small") * SECTOR
 }
@@ -212,9 +217,7 @@ fn a_whole_stripe_is_in_place_when_it_is_replied_to_and_flushed_by_the_next_flus
 #[test]
 fn with_write_back_a_whole_stripe_is_replied_to_early_and_a_flush_waits_for_it() {
     for shape in shapes() {
-        let pool = Pool::new(Bytes(1 << 20));
-        let engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
-        let mut engine = engine.with_cache(CacheMode::WriteBack, &pool, Bytes(1 << 20));
+        let mut engine = with_write_back(shape);
         let stripe = engine.geometry().stripe_sectors().0;
         let content = noise(1, stripe);
         engine.disk_mut().hold_next_data(MemberIndex(2));
@@ -251,9 +254,7 @@ fn with_write_back_a_whole_stripe_is_replied_to_early_and_a_flush_waits_for_it()
 #[test]
 fn while_stripes_are_written_in_place_others_come_together_in_a_record() {
     for shape in shapes() {
-        let pool = Pool::new(Bytes(1 << 20));
-        let engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
-        let mut engine = engine.with_cache(CacheMode::WriteBack, &pool, Bytes(1 << 20));
+        let mut engine = with_write_back(shape);
         let stripe = engine.geometry().stripe_sectors().0;
         let contents: Vec<Vec<u8>> = (0..4).map(|number| noise(number, stripe)).collect();
         let (held, mut replies) = (MemberIndex(2), Vec::new());

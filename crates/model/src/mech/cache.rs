@@ -47,7 +47,8 @@ pub(super) struct WriteBack {
 const PAGE_BYTES: u64 = 4096;
 
 impl WriteBack {
-    pub(super) fn new(spec: CacheSpec, geometry: &Geometry) -> Result<Self, Error> {
+    /// A cache; where it `has_journal`, flushes put pages there.
+    pub(super) fn new(spec: CacheSpec, geometry: &Geometry, has_journal: bool) -> Result<Self, Error> {
         let error = |field, value, rule| Err(Error::Workload { field, value, rule });
         if !(1 << 20..=4 << 30).contains(&spec.size.0) {
             return error("cache size", spec.size.0 as f64, "1 MiB to 4 GiB");
@@ -61,7 +62,10 @@ impl WriteBack {
         // Requests have their memory from the pool, too.
         let pool = Pool::new(Bytes(spec.size.0 * 2));
         let zeroes = Pool::new(Bytes(PAGE_BYTES)).try_alloc(Bytes(PAGE_BYTES)).expect("a page fits a pool of one");
-        let cache = Cache::new(geometry, pool.clone(), spec.size);
+        let mut cache = Cache::new(geometry, pool.clone(), spec.size);
+        if has_journal {
+            cache.journal_mut().turn_on();
+        }
         Ok(Self {
             spec,
             cache,
@@ -170,11 +174,6 @@ impl WriteBack {
                 sector = end;
             }
         }
-    }
-
-    /// From now on flushes put pages into a journal.
-    pub(super) fn follow_journal(&mut self) {
-        self.cache.journal_mut().turn_on();
     }
 
     /// What a flush that begins now is about.

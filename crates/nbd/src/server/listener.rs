@@ -190,9 +190,7 @@ impl Listener {
             }
         }
     }
-}
 
-impl Listener {
     fn refusal(&self, user: u32) -> Option<Refusal> {
         let guests = self.guests.as_ref()?;
         let is_owner = user == rustix::process::geteuid().as_raw() || rustix::process::Uid::from_raw(user).is_root();

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Finding;
 use super::expect::Expect;
 use super::plain::Plain;
-use super::shape::Shape;
+use super::shape::{Shape, behind};
 use crate::image::Image;
 use crate::member::superblock_of;
 
@@ -143,9 +143,8 @@ pub(super) fn admit(shape: &Shape, images: &[Option<Image>], given: Given) -> Re
     match check_presence(&verdict, &candidates, options) {
         Ok(()) => {
             let sources: Vec<_> = verdict.slots.iter().map(|candidate| candidate.map(|at| sources[at])).collect();
-            let logs = [None].into_iter().chain((0..shape.logs).map(|log| device(LogIndex(log)).cloned()));
-            let accepted = sources.iter().map(|source| source.and_then(|at| images[at.index()].clone()));
-            let images = accepted.chain(logs.filter(|_| shape.logs > 0)).collect();
+            let logs = (0..shape.logs).map(|log| device(LogIndex(log)).cloned());
+            let images = behind(sources.iter().map(|source| source.and_then(|at| images[at.index()].clone())), logs);
             Ok(Some(Admitted { candidates, verdict, images, sources }))
         }
         Err(OpenError::DirtyDegraded { .. }) if shape.consistency != Consistency::Log => Ok(None),

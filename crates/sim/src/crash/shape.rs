@@ -184,9 +184,9 @@ impl Shape {
         }
         model.replied(filling, true);
         model.settle();
-        let device = || Some(Member::zeroed(LogHeader::size_min(areas.log.size, members)));
-        let behind = [None].into_iter().chain((0..logs).map(|_| device())).filter(|_| logs > 0);
-        let members = Members::of(images.into_iter().map(|image| Some(Member::of(image))).chain(behind).collect());
+        let device = |_| Some(Member::zeroed(LogHeader::size_min(areas.log.size, members)));
+        let members =
+            Members::of(behind(images.into_iter().map(|image| Some(Member::of(image))), (0..logs).map(device)));
         let newcomer = newcomer(&geometry, areas);
         let has_journal = superblocks.iter().all(|own| own.journal_area().is_some());
         Self { geometry, consistency, integrity, has_journal, logs, members, model, areas, newcomer }
@@ -216,12 +216,9 @@ impl Shape {
     /// What has become of [these](Shape::apart), with the log devices behind the members again.
     #[must_use]
     pub(crate) fn together(&self, apart: &Members) -> Members {
-        let mut slots: Vec<_> = self.geometry.all_members().iter().map(|slot| apart.get(slot).cloned()).collect();
-        if self.logs > 0 {
-            let logs = (0..self.logs).map(|log| apart.get(log_place(LogIndex(log))).cloned());
-            slots.extend([None].into_iter().chain(logs));
-        }
-        Members::of(slots)
+        let slots = self.geometry.all_members().iter().map(|slot| apart.get(slot).cloned());
+        let logs = (0..self.logs).map(|log| apart.get(log_place(LogIndex(log))).cloned());
+        Members::of(behind(slots, logs))
     }
 
     /// What [states](super::states) are told apart by: how far what a member holds is from this.
@@ -274,6 +271,15 @@ impl fmt::Display for Shape {
         f.write_str(if self.has_journal { "/journal" } else { "" })?;
         f.write_str(if self.logs > 0 { "/devices" } else { "" })
     }
+}
+
+/// Log devices behind members and one more seat, as [`Shape::log_slot`] counts; without any there is no seat.
+pub(super) fn behind<T>(
+    members: impl Iterator<Item = Option<T>>,
+    logs: impl ExactSizeIterator<Item = Option<T>>,
+) -> Vec<Option<T>> {
+    let seat = (logs.len() > 0).then_some(None);
+    members.chain(seat).chain(logs).collect()
 }
 
 /// Areas with the smallest log that the engine takes, as recovery reads all of it, or a few times that.

@@ -40,8 +40,8 @@ impl Volume {
             State::Healthy | State::Degraded(_) => 0,
         };
         let pricer = Pricer::new(array)?;
-        let mut cache = array.cache.map(|cache| WriteBack::new(cache, pricer.geometry())).transpose()?;
-        cache.iter_mut().filter(|_| array.journal.is_some()).for_each(WriteBack::follow_journal);
+        let has_journal = array.journal.is_some();
+        let cache = array.cache.map(|cache| WriteBack::new(cache, pricer.geometry(), has_journal)).transpose()?;
         let (ring, copies) = (array.log_sectors()..array.data_start(), pricer.geometry().tolerance() + 1);
         let journal = array.journal.filter(|_| cache.is_some()).map(|_| Journal::new(ring, copies, array.disks));
         Ok(Self {
@@ -68,8 +68,7 @@ impl Volume {
             journal.clear();
         }
         if let Some(cache) = &mut self.cache {
-            *cache = WriteBack::new(cache.spec(), self.pricer.geometry())?;
-            self.journal.iter().for_each(|_| cache.follow_journal());
+            *cache = WriteBack::new(cache.spec(), self.pricer.geometry(), self.journal.is_some())?;
         }
         Ok(())
     }
