@@ -1,11 +1,12 @@
-//! The header on an open log device: writing its copies, and finding one. Everything here blocks; the bytes are
-//! [`format::log_device`](crate::format::log_device)'s.
+//! The header on an open log device, and its marks: writing the copies, and finding one. Everything here blocks; the
+//! bytes are [`format::log_device`](crate::format::log_device)'s.
 
 use uraid_layout::Bytes;
+use uuid::Uuid;
 
 use crate::buf::Buf;
 use crate::error::Error;
-use crate::format::log_device::{HEADER_BYTES, LogHeader, LogHeaderError};
+use crate::format::log_device::{HEADER_BYTES, LogHeader, LogHeaderError, MARK_BYTES, MARKS, decode_mark};
 use crate::format::superblock::positions;
 use crate::member::{Member, MemberError};
 
@@ -42,4 +43,11 @@ pub fn load(device: &Member) -> Result<LogHeader, Error> {
         }
         header => header.map_err(wrong),
     }
+}
+
+/// The runs that a device is marked with; blocks. What can't be read is no mark.
+#[must_use]
+pub fn runs(device: &Member) -> Vec<Uuid> {
+    let read = |at| device.peek(at, Bytes(MARK_BYTES as u64)).ok();
+    MARKS.into_iter().filter_map(read).filter_map(|bytes| decode_mark(&bytes)).collect()
 }

@@ -17,7 +17,8 @@ pub(super) struct LogReport {
     uuid: Uuid,
     /// `null` if it was not named.
     path: Option<String>,
-    /// `active`, `failed`, `missing` if it is active and was not named, or `left` if it is none of the array's now.
+    /// `active`, `failed`, `missing` if it is active and was not named, `old` if it is active and has nothing of what
+    /// was written last, or `left` if it is none of the array's now.
     state: &'static str,
     /// Its part of the log of each member, in bytes.
     share: u64,
@@ -31,16 +32,14 @@ pub(super) fn reports<M>(truth: &Superblock, named: &[OpenedLog<M>]) -> Result<V
     }
     let none = LogDevices { share: uraid_layout::Bytes(0), devices: Vec::new() };
     let LogDevices { share, devices } = truth.logs.as_ref().unwrap_or(&none);
-    let path_of = |uuid: Uuid| {
-        let own = named.iter().find(|named| named.header.uuid == uuid);
-        own.map(|own| own.path.display().to_string())
-    };
     let on_record = |(number, device): (usize, &LogDevice)| {
-        let path = path_of(device.uuid);
-        let state = match device.is_active {
-            true if path.is_some() => "active",
-            true => "missing",
-            false => "failed",
+        let own = named.iter().find(|named| named.header.uuid == device.uuid);
+        let path = own.map(|own| own.path.display().to_string());
+        let state = match own {
+            _ if !device.is_active => "failed",
+            None => "missing",
+            Some(own) if own.is_old(truth) => "old",
+            Some(_) => "active",
         };
         LogReport { number: Some(number), uuid: device.uuid, path, state, share: share.0 }
     };
@@ -62,7 +61,8 @@ pub(super) fn health(logs: &[LogReport]) -> Option<String> {
         [one] => Some(format!("log device {one} {what}")),
         more => Some(format!("log devices {} {what}", list(more))),
     };
-    told(&of("missing"), "not found").or_else(|| told(&of("failed"), "failed"))
+    let old = "without what was written last";
+    told(&of("missing"), "not found").or_else(|| told(&of("old"), old)).or_else(|| told(&of("failed"), "failed"))
 }
 
 /// The paths of those that are the array's and were named.

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use libfuzzer_sys::fuzz_target;
 use uraid_io::format::Epoch;
-use uraid_io::format::log_device::{HEADER_BYTES, LogHeader};
+use uraid_io::format::log_device::{HEADER_BYTES, LogHeader, decode_mark, encode_mark};
 use uraid_io::format::superblock::{Area, LogDevices, Superblock, decode, encode};
 use uraid_io_fuzz::{Input, WITH_LOGS, array, seal};
 use uraid_layout::{Bytes, MemberIndex};
@@ -25,6 +25,9 @@ const BLOCK: u64 = 4096;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = LogHeader::decode(bytes);
+    if let Some(run) = decode_mark(bytes) {
+        assert!(bytes.starts_with(&encode_mark(run)), "a mark says one thing");
+    }
     let mut input = Input(bytes);
     headers(&mut input);
     table(&mut input);

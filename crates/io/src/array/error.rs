@@ -325,7 +325,10 @@ fn without_logs(is_clean: bool) -> &'static str {
         "name one of its log devices, too. It was stopped cleanly, so nothing is lost with them: if they are gone for \
          good, `uraid configure --no-log-devices MEMBERS` has the members keep the log"
     } else {
-        "it was not stopped cleanly, and only its log devices have the latest writes: name one of them, too"
+        "it was not stopped cleanly, and only its log devices have the latest writes: name one of them, too. If they \
+         are gone for good, `uraid serve --read-only --degraded --force MEMBERS` gives what is in place: writes are \
+         missing though they were flushed, some are there in part, and what is computed for a missing member may be \
+         wrong there"
     }
 }
 

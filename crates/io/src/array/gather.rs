@@ -117,7 +117,8 @@ pub(super) fn gather(
         let superblock = match load(&member)? {
             Read::Superblock(superblock) => *superblock,
             Read::LogHeader(header) => {
-                return Ok(Either::Log(OpenedLog { device: member, path, header, size, sector_size }));
+                let runs = log_device::runs(&member);
+                return Ok(Either::Log(OpenedLog { device: member, path, header, runs, size, sector_size }));
             }
         };
         let expected = superblock.areas.member_size;

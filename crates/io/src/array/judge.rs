@@ -73,6 +73,12 @@ pub enum SetAside {
     /// It is a log device that failed.
     #[error("the array recorded this log device as failed, so it may lack records")]
     LogFailed,
+    /// It is a log device from before the array was used last.
+    #[error(
+        "it has none of what the array wrote since it was last stopped: it is an older copy of this log device, or was \
+         emptied"
+    )]
+    LogOld,
     /// It is a log device that the array does not have any more.
     #[error("it is no log device of this array any more")]
     LogLeft,

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::error::OpenError;
 use super::judge::SetAside;
+use super::open::OpenOptions;
 use crate::format::log_device::LogHeader;
 use crate::format::superblock::{LogDevices, LogIndex, LogSet, Superblock};
 use crate::member::Access;
@@ -21,10 +22,20 @@ pub struct OpenedLog<M> {
     pub path: PathBuf,
     /// What it says.
     pub header: LogHeader,
+    /// The runs that it is marked with.
+    pub runs: Vec<Uuid>,
     /// Its size now.
     pub size: Bytes,
     /// The least that it reads and writes at once.
     pub sector_size: Bytes,
+}
+
+impl<M> OpenedLog<M> {
+    /// Whether it has nothing of the run that the array was in when it was not closed, of which `truth` is the newest
+    /// superblock.
+    pub fn is_old(&self, truth: &Superblock) -> bool {
+        !truth.is_clean && !self.runs.contains(&truth.journal) && !planted!(LogOfAnotherRunCounts)
+    }
 }
 
 /// An array's log devices, as far as they were named.
@@ -45,7 +56,8 @@ pub(super) fn find<M>(truth: &Superblock, named: &[OpenedLog<M>]) -> Result<Foun
     let none = LogDevices { share: Bytes(0), devices: Vec::new() };
     let LogDevices { share, devices } = truth.logs.as_ref().unwrap_or(&none);
     let mut found = Found { devices: vec![None; devices.len()], lost: LogSet::EMPTY, set_aside: Vec::new() };
-    for (index, OpenedLog { path, header, size, sector_size, .. }) in named.iter().enumerate() {
+    for (index, opened) in named.iter().enumerate() {
+        let OpenedLog { path, header, size, sector_size, .. } = opened;
         if header.array != truth.array {
             return Err(OpenError::ForeignLog { path: path.clone(), found: header.array, array: truth.array });
         }
@@ -62,6 +74,8 @@ pub(super) fn find<M>(truth: &Superblock, named: &[OpenedLog<M>]) -> Result<Foun
             aside(SetAside::LogFailed);
         } else if *size < needed {
             aside(SetAside::Truncated { size: *size, expected: needed });
+        } else if opened.is_old(truth) {
+            aside(SetAside::LogOld);
         } else if *sector_size > crate::format::BLOCK.bytes() {
             return Err(OpenError::SectorSize {
                 path: path.clone(),
@@ -85,7 +99,7 @@ pub(super) fn check_presence(
     truth: &Superblock,
     lost: LogSet,
     set_aside: &[(PathBuf, SetAside)],
-    (access, allow_degraded): (Access, bool),
+    options: OpenOptions,
 ) -> Result<(), OpenError> {
     let Some(logs) = &truth.logs else { return Ok(()) };
     if lost.is_empty() {
@@ -93,7 +107,9 @@ pub(super) fn check_presence(
     }
     let missing: Vec<Uuid> = lost.iter().map(|log| logs.devices[usize::from(log.0)].uuid).collect();
     let set_aside = set_aside.to_vec();
-    let is_only_read = access != Access::ReadWrite && truth.is_clean;
+    let OpenOptions { access, allow_degraded, force } = options;
+    // As a last resort what is in place is read without what was only in the log.
+    let is_only_read = access != Access::ReadWrite && (truth.is_clean || force && access == Access::ReadOnly);
     if logs.active() == lost && !(is_only_read && allow_degraded) && !planted!(NoLogsAccepted) {
         return Err(OpenError::NoLogs { missing, is_clean: truth.is_clean, set_aside });
     }

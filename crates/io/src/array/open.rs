@@ -194,9 +194,8 @@ impl<D: Disk> Array<D> {
         check_sizes(&members, &verdict)?;
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
         let logs_beside = [found.set_aside.clone(), unreadable.clone()].concat();
-        let may = (options.access, options.allow_degraded);
         if needs_logs || !verdict.superblock.is_clean {
-            logs::check_presence(&verdict.superblock, found.lost, &logs_beside, may)?;
+            logs::check_presence(&verdict.superblock, found.lost, &logs_beside, options)?;
         }
         let set_aside = [verdict.asides(&candidates), found.set_aside, unreadable].concat();
         let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone());

@@ -302,7 +302,7 @@ impl BadLists {
         for copy in 0..2 {
             let is_early = [planted!(BadBlocksEarly), planted!(BadBlocksUnflushed)][copy];
             if !is_early {
-                failed = failed.union(members.operations.flush_all(dirty).await.failed);
+                failed = failed.union(members.operations.flush_all(dirty.iter()).await.failed);
             }
             let write = |(member, copies, block): &(MemberIndex, [Bytes; 2], Buf)| {
                 (*member, copies[copy], block.lease_read(0..block.len()))

@@ -674,6 +674,7 @@ impl Members {
     pub(super) async fn keep_record(&self) {
         self.is_record_demanded.set(false);
         loop {
+            self.mark_logs().await;
             let Some(writes) = self.change_record(Record::next_step) else { break };
             self.round(writes, || self.record.borrow().step_members(), !planted!(RoundUnflushed)).await;
             if self.is_frozen() {
@@ -683,12 +684,29 @@ impl Members {
         self.recorded.wake(&self.tasks);
     }
 
+    /// Marks the log devices before the members are marked, where they are to be.
+    async fn mark_logs(&self) {
+        let marks = self.record.borrow().log_marks();
+        if marks.is_empty() {
+            return;
+        }
+        let places: SmallVec<[MemberIndex; LOGS_MAX]> = self.logs().iter().map(log_place).collect();
+        let mut failed = self.operations.write_all(marks).await.failed_logs;
+        if !planted!(LogMarkUnflushed) {
+            failed = failed.union(self.operations.flush_all(places).await.failed_logs);
+        }
+        self.fail_logs(failed);
+        if self.is_frozen() {
+            self.record.borrow_mut().give_up();
+        }
+    }
+
     /// A round: writes to many, and then a flush of those of `whom` that are still there. Whoever fails either is given
     /// up; where the array can't do without it, it is frozen.
     pub(super) async fn round(&self, writes: Writes, whom: impl Fn() -> MemberSet, flushes: bool) {
         self.end_step(self.operations.write_all(writes).await.failed);
         if flushes {
-            self.end_step(self.operations.flush_all(whom()).await.failed);
+            self.end_step(self.operations.flush_all(whom().iter()).await.failed);
         }
     }
 

@@ -222,9 +222,9 @@ impl Operations {
     }
 
     /// Flushes members, as a call of the running task: what has become of it.
-    pub(super) async fn flush_all(&self, whom: MemberSet) -> Call {
+    pub(super) async fn flush_all(&self, whom: impl IntoIterator<Item = MemberIndex>) -> Call {
         self.begin_call(Purpose::Other);
-        for member in whom.iter() {
+        for member in whom {
             self.call(member, OpKind::Flush, Bytes(0), Segments::new());
         }
         self.end_call().await

@@ -14,12 +14,14 @@ use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors, StripeId}
 use uuid::Uuid;
 
 use crate::buf::{Buf, Lease};
-use crate::format::Epoch;
+use crate::disk::log_place;
 use crate::format::bitmap::{Bitmap, Seal};
+use crate::format::log_device::{MARK_BYTES, MARKS, encode_mark};
 use crate::format::superblock::{
     Blank, Consistency, LogChange, LogDevices, LogSet, Reshape, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry,
     SlotState, Superblock, encode,
 };
+use crate::format::{BLOCK, BLOCK_BYTES, Epoch};
 
 /// What is on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -351,6 +353,20 @@ impl Record {
     /// Whether what is durable is what is wanted.
     pub(crate) fn is_settled(&self) -> bool {
         self.round.is_none() && self.durable == self.wanted
+    }
+
+    /// Writes that come before the next round, if that marks the members as written: each log device is marked with the
+    /// run that begins. From then on one without that mark lacks what others have.
+    pub(super) fn log_marks(&self) -> Writes {
+        let begins = self.round.is_none() && self.durable.is_clean && !self.wanted.is_clean;
+        let logs = if begins && !planted!(LogsUnmarked) { self.logs() } else { LogSet::EMPTY };
+        if logs.is_empty() || self.has_given_up {
+            return Writes::new();
+        }
+        let mut block = Buf::zeroed(BLOCK.bytes());
+        block.as_mut()[..MARK_BYTES].copy_from_slice(&encode_mark(self.any().journal));
+        let of = |log| MARKS.map(|at| (log_place(log), at, block.lease_read(0..BLOCK_BYTES)));
+        logs.iter().flat_map(of).collect()
     }
 
     /// Whether a round is to begin.

@@ -1,6 +1,7 @@
-//! What a log device says of itself: whose it is, and who it is. It never changes, and there are three copies where
-//! members have their superblocks. What counts is what the members say: a device that is not in their tables, or is
-//! there as failed, has nothing that anybody needs.
+//! What a log device says of itself. Its header says whose it is, and who it is; that never changes, and there are three
+//! copies where members have their superblocks. Its marks say of which run of the journal it has every record. What
+//! counts is what the members say: a device that is not in their tables, is there as failed, or has no mark of the run
+//! that an array was in when it was not closed, has nothing that anybody needs.
 
 use uraid_layout::Bytes;
 use uuid::Uuid;
@@ -10,9 +11,17 @@ use super::superblock::{LOGS_MAX, LogDevices, MEMBER_MIN, NAME_BYTES_MAX, TAIL_B
 /// The size of an encoded header.
 pub const HEADER_BYTES: usize = 4096;
 
+/// The size of a mark. What is behind it up to the end of its block is zero.
+pub const MARK_BYTES: usize = 32;
+
+/// Where the marks are, all alike, each in a block of its own: behind the first copy of the header, and behind the
+/// second.
+pub const MARKS: [Bytes; 2] = [Bytes(24 << 10), Bytes(56 << 10)];
+
 /// As the superblock's, of another kind.
 pub(crate) const MAGIC: [u8; 8] = *b"\x8dULDEV\r\n";
-const VERSION: u32 = 1;
+const MARK_MAGIC: [u8; 8] = *b"\x8dULRUN\r\n";
+const VERSION: u32 = 2;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,8 +49,11 @@ pub enum LogHeaderError {
     /// Torn or damaged.
     #[error("the log device's header is damaged")]
     Damaged,
-    /// Written by a later program.
-    #[error("the log device has format version {version}, this program knows version 1: use a newer uraid")]
+    /// Written by another program.
+    #[error(
+        "the log device has format version {version}, and this program knows version {VERSION} alone: use the uraid \
+        that made it"
+    )]
     UnknownVersion {
         /// The stored version.
         version: u32,
@@ -59,6 +71,8 @@ mod at {
     pub(super) const SLOTS: usize = 136;
     pub(super) const SIZE: usize = 160;
     pub(super) const SHARE: usize = 168;
+    /// In a mark.
+    pub(super) const MARK_RUN: usize = 16;
 }
 
 impl LogHeader {
@@ -150,6 +164,25 @@ impl LogHeader {
     }
 }
 
+/// The mark of a device that has every record of a run of the journal.
+#[must_use]
+pub fn encode_mark(run: Uuid) -> [u8; MARK_BYTES] {
+    let mut bytes = [0; MARK_BYTES];
+    bytes[..8].copy_from_slice(&MARK_MAGIC);
+    bytes[at::MARK_RUN..].copy_from_slice(run.as_bytes());
+    let checksum = crc32fast::hash(&bytes);
+    bytes[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// The run that a mark is of; none where there is no mark, whatever the bytes are.
+#[must_use]
+pub fn decode_mark(bytes: &[u8]) -> Option<Uuid> {
+    let bytes: &[u8; MARK_BYTES] = bytes.first_chunk()?;
+    let run = Uuid::from_bytes(*bytes.last_chunk()?);
+    (*bytes == encode_mark(run)).then_some(run)
+}
+
 const _: () = assert!(LOGS_MAX <= 8, "a set of log devices has eight bits");
 
 fn checksum(bytes: &[u8; HEADER_BYTES]) -> u32 {
@@ -177,7 +210,7 @@ mod tests {
     fn every_field_is_where_the_format_says() {
         let bytes = sample().encode();
         assert_eq!(bytes[..8], *b"\x8dULDEV\r\n");
-        assert_eq!(bytes[12..32], [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[12..32], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!((bytes[32], bytes[48..53].to_vec(), bytes[120], bytes[136]), (1, b"vault".to_vec(), 2, 5));
         assert_eq!(bytes[160..176], [0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0]);
         assert_eq!(LogHeader::decode(&bytes), Ok(sample()));
@@ -207,7 +240,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_or_is_of_a_later_program_is_refused() {
         assert_eq!(LogHeader::decode(&forged(|_| ())), Ok(sample()));
-        let later = |at: usize| LogHeader::decode(&forged(|bytes| bytes[at] = 2));
+        let later = |at: usize| LogHeader::decode(&forged(|bytes| bytes[at] = 3));
         assert!(matches!(later(12), Err(LogHeaderError::UnknownVersion { .. })));
         assert!(matches!(later(20), Err(LogHeaderError::UnknownVersion { .. })));
         for damage in [
@@ -219,6 +252,21 @@ mod tests {
         ] {
             assert_eq!(LogHeader::decode(&damage), Err(LogHeaderError::Damaged));
         }
+    }
+
+    #[test]
+    fn a_mark_says_of_which_run_it_is_and_any_changed_bit_is_found() {
+        let run = Uuid::from_bytes([7; 16]);
+        let bytes = encode_mark(run);
+        assert_eq!((bytes[..8].to_vec(), bytes[12..16].to_vec()), (b"\x8dULRUN\r\n".to_vec(), vec![0; 4]));
+        assert_eq!(bytes[16..], [7; 16]);
+        assert_eq!(decode_mark(&bytes), Some(run));
+        for bit in 0..MARK_BYTES * 8 {
+            let mut changed = bytes;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_mark(&changed), None, "bit {bit}");
+        }
+        assert_eq!((decode_mark(&bytes[..31]), decode_mark(&[0; 32])), (None, None));
     }
 
     #[test]

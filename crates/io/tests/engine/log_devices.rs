@@ -5,14 +5,18 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
-use uraid_io::array::{Assembled, Candidate, RecoverError, judge, recover};
+use uraid_io::array::{
+    Array, Assembled, Candidate, Named, OpenError, OpenOptions, Opened, OpenedLog, Patience, RecoverError, SetAside,
+    judge, recover,
+};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Disk as _, Fault, OpName, log_place, places};
 use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, Reply};
+use uraid_io::format::Epoch;
+use uraid_io::format::log_device::{LogHeader, decode_mark};
 use uraid_io::format::superblock::{
     Consistency, Integrity, LogDevices, LogIndex, LogSet, Superblock, decode, encode, newest, positions,
 };
-use uraid_io::format::{Epoch, log_device::LogHeader};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 use uuid::Uuid;
@@ -85,8 +89,17 @@ fn open<'a>(
     let mut verdict = judge(&candidates).expect("an array");
     let active = verdict.superblock.logs.as_ref().map(LogDevices::active).unwrap_or_default();
     verdict.lost_logs = active.minus(active.minus(hidden));
+    let marked = |log: LogIndex| is_marked(images[log_place(log).index()].as_deref(), verdict.superblock.journal);
+    assert!(verdict.superblock.is_clean || active.minus(hidden).iter().all(marked), "all have what the run has");
     let generation = Uuid::from_u128(7 + u128::from(verdict.superblock.epoch.0));
     Assembled::new(power, &verdict, &candidates, access, generation)
+}
+
+/// Whether a log device says, in both places, that it has everything of a run; or is not there.
+fn is_marked(device: Option<&[u8]>, run: Uuid) -> bool {
+    let says =
+        |bytes: &[u8], at: usize| bytes[at..at + 8] == *b"\x8dULRUN\r\n" && bytes[at + 16..at + 32] == *run.as_bytes();
+    device.is_none_or(|bytes| [24 << 10, 56 << 10].into_iter().all(|at| says(bytes, at)))
 }
 
 /// What each sector may hold: of each the last version that was flushed, and those that came after that.
@@ -365,6 +378,82 @@ fn a_device_that_was_missing_once_is_never_read_again() {
     let mut power = Power::new(again.clone(), usize::MAX);
     let (mut engine, _pool) = engine_of(&mut power, &again, LogSet::EMPTY);
     assert_eq!([0, 8, 16].map(|lba| block_of(&mut engine, lba)), [1, 0, 3]);
+}
+
+/// Which of an array's log devices it takes, as they are in these images.
+fn taken(images: &Members, options: OpenOptions) -> Result<Vec<bool>, OpenError> {
+    let sector_size = Bytes(512);
+    let (mut members, mut logs) = (Vec::new(), Vec::new());
+    for (place, bytes) in images.iter().enumerate().filter_map(|(place, bytes)| Some((place, bytes.as_ref()?))) {
+        let (path, size) = (PathBuf::from(format!("place{place}")), Bytes(bytes.len() as u64));
+        if let Some(superblock) = superblock(bytes) {
+            members.push(Opened { member: (), candidate: Candidate { path, superblock }, size, sector_size });
+            continue;
+        }
+        let (array, uuid) = (members[0].candidate.superblock.array, device(u8::try_from(place - 64).expect("few")));
+        let header = LogHeader { array, name: String::new(), uuid, size, share: Bytes(SHARES[0]), slots: 3 };
+        let runs = [24 << 10, 56 << 10].iter().filter_map(|&at| decode_mark(&bytes[at..])).collect();
+        logs.push(OpenedLog { device: (), path, header, runs, size, sector_size });
+    }
+    let mut taken = Vec::new();
+    let disk = |places: Vec<Option<()>>| {
+        taken = places[log_place(log(0)).index()..].iter().map(Option::is_some).collect();
+        Err::<&mut Power, _>(uraid_io::Error::Ring {
+            action: "go on",
+            source: std::io::Error::other("enough is known"),
+        })
+    };
+    let named = Named { members, logs, unreadable: Vec::new() };
+    match Array::of(named, options, MemberSet::EMPTY, &mut Patience::endless(), disk) {
+        Err(OpenError::Io(uraid_io::Error::Ring { .. })) => Ok(taken),
+        other => Err(other.map(drop).expect_err("it has no disk")),
+    }
+}
+
+/// Log devices that are from before a run have nothing of it: where that was not ended they do not count, one or all of
+/// them; where it was, they do.
+#[test]
+fn log_devices_that_went_back_in_time_do_not_count() {
+    let options = |allow_degraded| OpenOptions { access: Access::ReadWrite, allow_degraded, force: true };
+    let with = |left: &Members, numbers: &[u8], other: &Members| {
+        let mut left = left.clone();
+        numbers.iter().map(|&number| log_place(log(number)).index()).for_each(|at| left[at].clone_from(&other[at]));
+        left
+    };
+    let Made { images: new, .. } = journaled();
+    let mut before = new.clone();
+    for run in 0..3 {
+        let mut power = Power::new(before.clone(), usize::MAX);
+        let (mut engine, _pool) = engine_of(&mut power, &before, LogSet::EMPTY);
+        assert!(put(&mut engine, 0, 1 + run)[0].result.is_ok());
+        drop(engine);
+        let killed = power.cut(&mut Random(1));
+        assert_eq!(taken(&killed, options(false)).expect("all are there"), [true, true]);
+        for other in [&new, &before] {
+            let old = with(&killed, &[1], other);
+            assert!(matches!(taken(&old, options(false)), Err(OpenError::LogsMissing { set_aside, .. })
+                if matches!(set_aside[..], [(_, SetAside::LogOld)])));
+            assert_eq!(taken(&old, options(true)).expect("one is there"), [true, false]);
+            let old = with(&killed, &[0, 1], other);
+            assert!(matches!(taken(&old, options(true)), Err(OpenError::NoLogs { set_aside, .. })
+                if matches!(set_aside[..], [(_, SetAside::LogOld), (_, SetAside::LogOld)])));
+        }
+        // A run that goes on is the same one.
+        let mut power = Power::new(killed.clone(), usize::MAX);
+        let (mut engine, _pool) = engine_of(&mut power, &killed, LogSet::EMPTY);
+        assert_eq!(block_of(&mut engine, 0), 1 + run);
+        engine.submit(0, Command::Close);
+        assert!(settle(&mut engine)[0].result.is_ok());
+        drop(engine);
+        let closed = power.cut(&mut Random(2));
+        for other in [&new, &before] {
+            assert_eq!(
+                taken(&with(&closed, &[0, 1], other), options(false)).expect("nothing on them counts"),
+                [true; 2]
+            );
+        }
+        before = closed;
+    }
 }
 
 /// A record that has rotted on one device is read from the other, and written to the first again before that may be

@@ -12,7 +12,7 @@ use uraid_io::Error;
 use uraid_io::array::{Array, Named, OpenError, Opened, OpenedLog, Patience, Verdict};
 use uraid_io::disk::log_place;
 use uraid_io::format::BLOCK;
-use uraid_io::format::log_device::{HEADER_BYTES, LogHeader};
+use uraid_io::format::log_device::{HEADER_BYTES, LogHeader, MARK_BYTES, MARKS, decode_mark};
 use uraid_io::format::superblock::{LogDevices, LogIndex, LogSet, Superblock, positions};
 use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
 use uuid::Uuid;
@@ -101,8 +101,7 @@ impl LogShelf {
         let absent: BTreeSet<Uuid> = hidden.iter().map(|log| uuid_of(table, log)).collect();
         let mut named: Vec<Uuid> = self.devices.keys().copied().filter(|uuid| !absent.contains(uuid)).collect();
         self.random.shuffle(&mut named);
-        let named = named.iter().map(|uuid| Ok((header_of(&self.devices[uuid])?, self.devices[uuid].size())));
-        let named = named.collect::<Result<Vec<_>, Finding>>()?;
+        let named = named.iter().map(|uuid| Says::of(&self.devices[uuid])).collect::<Result<Vec<_>, Finding>>()?;
         let accepted = judged(found, &named).map_err(|error| Finding::Refused { error: error.to_string() })?;
         let numbers = || (0..).map(LogIndex).zip(&table.devices);
         let expected = numbers().map(|(log, device)| Some(device.uuid).filter(|_| device.is_active && is_there(log)));
@@ -122,15 +121,12 @@ impl LogShelf {
 
     /// Without its log devices the array must be refused, with another array's, and with a copy of one.
     fn expect_refusals(&mut self, found: &Found, table: &LogDevices) -> Result<(), Finding> {
-        let named = table.active().iter().map(|log| {
-            let device = &self.devices[&uuid_of(table, log)];
-            Ok((header_of(device)?, device.size()))
-        });
-        let mut named = named.collect::<Result<Vec<(LogHeader, Bytes)>, Finding>>()?;
+        let named = table.active().iter().map(|log| Says::of(&self.devices[&uuid_of(table, log)]));
+        let mut named = named.collect::<Result<Vec<Says>, Finding>>()?;
         let is_right = match self.random.below(3) {
             0 => matches!(judged(found, &[]), Err(OpenError::NoLogs { .. })),
             1 => {
-                named[0].0.array = uuid(&mut self.random);
+                named[0].header.array = uuid(&mut self.random);
                 matches!(judged(found, &named), Err(OpenError::ForeignLog { .. }))
             }
             _ => {
@@ -265,26 +261,39 @@ fn uuid_of(table: &LogDevices, log: LogIndex) -> Uuid {
 }
 
 /// What a log device says of itself.
-fn header_of(device: &Member) -> Result<LogHeader, Finding> {
-    let positions = positions(device.size()).expect("a log device has room for its header");
-    let copies = positions.map(|position| {
-        let mut bytes = [0; HEADER_BYTES];
-        device.read(position, &mut bytes);
-        LogHeader::decode(&bytes)
-    });
-    LogHeader::any(copies).map_err(|error| Finding::Refused { error: error.to_string() })
+#[derive(Clone, Debug)]
+struct Says {
+    header: LogHeader,
+    runs: Vec<Uuid>,
+    size: Bytes,
 }
 
-/// Which of the log devices with these headers and sizes the array accepts, by number.
-fn judged(found: &Found, named: &[(LogHeader, Bytes)]) -> Result<Vec<Option<Uuid>>, OpenError> {
+impl Says {
+    fn of(device: &Member) -> Result<Self, Finding> {
+        let positions = positions(device.size()).expect("a log device has room for its header");
+        let copies = positions.map(|position| LogHeader::decode(&read::<HEADER_BYTES>(device, position)));
+        let header = LogHeader::any(copies).map_err(|error| Finding::Refused { error: error.to_string() })?;
+        let runs = MARKS.into_iter().filter_map(|at| decode_mark(&read::<MARK_BYTES>(device, at))).collect();
+        Ok(Self { header, runs, size: device.size() })
+    }
+}
+
+fn read<const N: usize>(device: &Member, at: Bytes) -> [u8; N] {
+    let mut bytes = [0; N];
+    device.read(at, &mut bytes);
+    bytes
+}
+
+/// Which of the log devices that say this the array accepts, by number.
+fn judged(found: &Found, named: &[Says]) -> Result<Vec<Option<Uuid>>, OpenError> {
     let sector_size = Bytes(SECTOR_BYTES);
     let members = found.candidates.iter().cloned().map(|candidate| {
         let size = candidate.superblock.areas.member_size;
         Opened { member: None, candidate, size, sector_size }
     });
-    let logs = named.iter().zip(0..).map(|((header, size), number)| {
+    let logs = named.iter().cloned().zip(0..).map(|(Says { header, runs, size }, number)| {
         let path = PathBuf::from(format!("log{number}"));
-        OpenedLog { device: Some(header.uuid), path, header: header.clone(), size: *size, sector_size }
+        OpenedLog { device: Some(header.uuid), path, header, runs, size, sector_size }
     });
     let named = Named { members: members.collect(), logs: logs.collect(), unreadable: Vec::new() };
     let mut accepted = None;

@@ -179,7 +179,7 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
         members.operations.write_all(core.sides.below.blanks.writes_to(twin.seat, &superblock)).await;
     }
     if !planted!(CopySealedUnflushed) {
-        members.operations.flush_all(seat).await;
+        members.operations.flush_all(seat.iter()).await;
     }
     let sealed = members.record().sealed(&superblock, generation);
     let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
@@ -188,7 +188,7 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
     // What it failed to make durable may be gone with the power: then it must not say so.
     if members.twin().is_some_and(|twin| !twin.has_failed) || planted!(CopySealedDespiteFailure) {
         members.operations.write_all(sealed.write_positions().map(write)).await;
-        members.operations.flush_all(seat).await;
+        members.operations.flush_all(seat.iter()).await;
     }
     // What it failed meanwhile is noted with it.
     members.set_twin(members.twin().map(|twin| Twin { is_sealing: false, ..twin }));
