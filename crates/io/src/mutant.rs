@@ -272,6 +272,7 @@ mutants! {
     DestagedWhole: "what failed together is not tried column by column",
     SumsDamagedCount: "damaged checksums count",
     HealDropped: "what was found damaged is not healed",
+    HealFreezes: "an array is frozen by a member that does not heal and can't be done without",
     HealUnchecked: "what was healed is not read back",
     WatermarkUnflushed: "the watermark goes on record before what it covers is flushed",
     ResumeLater: "a rebuild goes on one stripe after the watermark on record",

@@ -60,10 +60,13 @@ pub(super) fn flush(member: MemberIndex) -> DiskOp {
 ///
 /// # Errors
 /// When a member fails.
-pub(super) fn store_all(disk: &mut impl Disk, superblocks: &[Superblock]) -> Result<(), Error> {
-    perform(disk, superblocks.iter().flat_map(superblock_writes))?;
+pub(super) fn store_all<'a>(
+    disk: &mut impl Disk,
+    superblocks: impl IntoIterator<Item = &'a Superblock> + Clone,
+) -> Result<(), Error> {
+    perform(disk, superblocks.clone().into_iter().flat_map(superblock_writes))?;
     // One flush for both copies of a member: until it is over, the version before is whole in the other slot.
-    perform(disk, superblocks.iter().map(|superblock| flush(superblock.slot)))
+    perform(disk, superblocks.into_iter().map(|superblock| flush(superblock.slot)))
 }
 
 /// The writes of a superblock: of the copy at the head, and of the one at the tail.

@@ -107,7 +107,8 @@ pub enum ConfigureError {
 /// Changes a setting, durably; blocks.
 ///
 /// # Errors
-/// When the array is not whole and clean, the setting does not suit it, or a member fails.
+/// When the array is not clean, the setting does not suit it, or a member fails; when the array is not whole, unless it
+/// is about log devices, which may be lost together with members.
 ///
 /// # Panics
 /// When the array is open for reading only.
@@ -116,7 +117,7 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
     if let Setting::Name(name) = setting {
         check_name(name)?;
     }
-    check_settled(&assembled)?;
+    check_settled(&assembled, matches!(setting, Setting::Logs(_)))?;
     let Assembled { geometry, record, mut disk, .. } = assembled;
     let level = geometry.spec().level;
     if let &Setting::Consistency(consistency) = setting
@@ -125,9 +126,9 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
         return Err(ConfigureError::Unsuited { level });
     }
     check_logs(record.any(), setting)?;
-    let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+    let mut superblocks: Vec<Option<Superblock>> = record.into_superblocks();
     let needed = Areas::log_min(stripe_on_member(&geometry));
-    for superblock in &mut superblocks {
+    for superblock in superblocks.iter_mut().flatten() {
         let (member, size) = (superblock.slot, superblock.areas.log.size);
         match setting {
             Setting::Consistency(Consistency::Log) if size < needed => {
@@ -145,24 +146,23 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
         superblock.check().map_err(|source| ConfigureError::Unfit { member, source })?;
     }
     // A single round: a member that it does not reach is one epoch behind, and the next opening brings it up.
-    store_all(&mut disk, &superblocks)?;
-    let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
+    store_all(&mut disk, superblocks.iter().flatten())?;
     // Of an array that is clean and whole no bit has to be set.
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
     let record = Record::new(superblocks);
     Ok(Assembled { geometry, record, disk, bitmap, ..assembled })
 }
 
-/// Whether settings of an array can be changed: it is whole, and nothing was cut off.
+/// Whether settings of an array can be changed: it is whole, or `may_lack` members, and nothing was cut off.
 ///
 /// # Errors
 /// [`ConfigureError::Reshaping`]; [`ConfigureError::NotWhole`]; [`ConfigureError::Dirty`].
-pub(super) fn check_settled<D>(assembled: &Assembled<D>) -> Result<(), ConfigureError> {
+pub(super) fn check_settled<D>(assembled: &Assembled<D>, may_lack: bool) -> Result<(), ConfigureError> {
     let record = &assembled.record;
     if record.any().reshape.is_some() {
         return Err(ConfigureError::Reshaping);
     }
-    if !record.lost().is_empty() {
+    if !record.lost().is_empty() && !may_lack {
         return Err(ConfigureError::NotWhole { missing: record.lost() });
     }
     if !record.is_clean() {

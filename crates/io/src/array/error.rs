@@ -234,6 +234,18 @@ pub enum RecoverError {
     /// The log can't be relied on.
     #[error(transparent)]
     Log(#[from] ReplayError),
+    /// No log device has what one member's log had.
+    #[error(
+        "no log device has record {} of member {member}'s log any more, which was committed: they are damaged. Leave \
+         the member out, and start with --degraded, if the logs of the others suffice; it is rebuilt then",
+        sequence.0
+    )]
+    LogsDamaged {
+        /// The member.
+        member: MemberIndex,
+        /// The record.
+        sequence: LogSequence,
+    },
     /// The log devices fail, and there is no other.
     #[error(
         "{source}; no other log device gives what this one should, and only they have the latest writes: copy it to a \
@@ -323,7 +335,8 @@ pub enum RecoverError {
 fn without_logs(is_clean: bool) -> &'static str {
     if is_clean {
         "name one of its log devices, too. It was stopped cleanly, so nothing is lost with them: if they are gone for \
-         good, `uraid configure --no-log-devices MEMBERS` has the members keep the log"
+         good, `uraid configure --no-log-devices MEMBERS` has the members keep the log, and `uraid configure \
+         --log-device PATH --log-device PATH MEMBERS` gives it others"
     } else {
         "it was not stopped cleanly, and only its log devices have the latest writes: name one of them, too. If they \
          are gone for good, `uraid serve --read-only --degraded --force MEMBERS` gives what is in place: writes are \

@@ -373,7 +373,7 @@ fn round(disk: &mut impl Disk, superblocks: &mut [Superblock]) -> Result<(), Err
         superblock.epoch = Epoch(superblock.epoch.0 + 1);
         superblock.revision = Revision(superblock.revision.0 + 1);
     }
-    store_all(disk, superblocks)
+    store_all(disk, &*superblocks)
 }
 
 /// What the array is to use of a member in regions that it has already, and does not use yet; RAID 10 lacks some of its

@@ -142,7 +142,7 @@ impl Array<UringDisk> {
         let members: Vec<(PathBuf, Option<FileId>)> =
             self.paths.iter().flatten().map(|path| (path.clone(), FileId::of(path).ok())).collect();
         // What is wrong with the array goes first: nothing is written then.
-        check_settled(&self.assembled)?;
+        check_settled(&self.assembled, true)?;
         let Superblock { array, name, epoch, .. } = self.assembled.record.any().clone();
         let found = find_logs(&self.assembled, new, &members)?;
         let made = found.map(|found| found.make(array, &name, Epoch(epoch.0 + 1))).transpose()?;

@@ -24,7 +24,7 @@ use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments, log_at, log_place};
 use crate::format::badblocks::{BadBlocks, Lack};
 use crate::format::log::RECORD_BYTES_MAX;
 use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, RecordError};
-use crate::format::log::replay::{self, Chosen, Held};
+use crate::format::log::replay::{self, Chosen, Held, ReplayError};
 use crate::format::superblock::{Area, SlotState, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES};
 use crate::member::Access;
@@ -76,6 +76,11 @@ pub(super) fn log_places(own: &Superblock) -> Vec<MemberIndex> {
     let Some(logs) = &own.logs else { return vec![own.slot] };
     let used = if planted!(FailedLogRead) { logs.all() } else { logs.active() };
     used.iter().map(log_place).collect()
+}
+
+/// Whether the log is on log devices.
+fn has_logs(superblocks: &[Option<Superblock>]) -> bool {
+    superblocks.iter().flatten().any(|own| own.logs.is_some())
 }
 
 /// The records that are to be done again, and where each member has its copy.
@@ -242,7 +247,12 @@ pub(super) fn pending(
         }
         tracing::warn!("a part of a log can't be read, and nothing that counts was there: {error}");
     }
-    let Chosen { redo, mut open, void } = replay::choose(accepted, &held)?;
+    let Chosen { redo, mut open, void } = replay::choose(accepted, &held).map_err(|error| match error {
+        ReplayError::Lost { member, sequence } if has_logs(superblocks) => {
+            RecoverError::LogsDamaged { member, sequence }
+        }
+        error => error.into(),
+    })?;
     if !planted!(LogCopyUnmended) {
         open.extend(lacking);
     }

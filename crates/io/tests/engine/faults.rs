@@ -417,6 +417,49 @@ fn a_member_that_does_not_heal_is_given_up() {
     }
 }
 
+/// One that can't be done without is kept: what it lacks the others have, and the array goes on. With a log, the first
+/// write is the record's.
+#[test]
+fn a_member_that_does_not_heal_and_is_needed_is_kept() {
+    let writes = [(Consistency::None, OpName::Write, 0), (Consistency::Log, OpName::Write, 1)];
+    let reads = (1..6).flat_map(|after| [Consistency::None, Consistency::Log].map(|it| (it, OpName::Read, after)));
+    let pairs = (1..7).flat_map(|one| (1..one).map(move |other| [one, other].map(MemberIndex)));
+    let mut kept = 0;
+    for (pair, (consistency, name, after)) in pairs.zip(writes.into_iter().chain(reads).cycle()) {
+        let lost: MemberSet = pair.into_iter().collect();
+        let shape = Shape { consistency, ..small(rm2(3, Placement::Adjacent), 7) };
+        let capacity = shape.geometry().capacity().0;
+        let own = |lba: &u64| shape.geometry().locate(Lba(*lba)).member == MemberIndex(0);
+        for lba in (0..capacity).step_by(8).filter(own) {
+            let (mut engine, content) = filled(shape);
+            for member in pair {
+                drop(run(&mut engine, Command::Fail { member }).expect("given up"));
+            }
+            let context = format!("{name} {after}, {consistency:?}, without {lost}, sector {lba}");
+            let at = shape.geometry().locate(Lba(lba)).sector.0 * 512 + engine.disk().data_start().0;
+            engine.disk_mut().inner.spoil(MemberIndex(0), Bytes(at), Bytes(4096));
+            fail(&mut engine, 0, name, after, 1);
+            let start = usize::try_from(lba).expect("small") * 512;
+            let found = read(&mut engine, lba, 8);
+            assert!(!engine.is_frozen() && engine.missing() == lost, "{context}");
+            match found {
+                Ok(bytes) => {
+                    assert!(bytes == content[start..][..4096], "{context}");
+                    kept += engine.counters().member(MemberIndex(0)).unrepairable;
+                }
+                Err(error) => assert!(matches!(error, EngineError::Unreadable { .. }), "{context}: {error}"),
+            }
+            engine.disk_mut().inner.clear_faults();
+            engine.disk_mut().inner.clear_spoilt();
+            assert!(read(&mut engine, lba, 8).expect("read") == content[start..][..4096], "{context}");
+            write(&mut engine, lba, &content[start..][..4096]).expect("written");
+            run(&mut engine, Command::Close).expect("closed");
+            assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+        }
+    }
+    assert!(kept > 3, "{kept}");
+}
+
 /// Makes a sector of the first chunk of data on member 0 unreadable, and has it made good.
 pub(crate) fn correct(engine: &mut TestEngine, number: u64) {
     correct_of(engine, MemberIndex(0), number);

@@ -2,7 +2,7 @@
 //!
 //! The piece, within one unit of a parity stripe, is computed under the stripe's lock, written through the log where
 //! there is one, then read back and compared. A member that fails the write, or does not give back what was written, is
-//! failed as by any other write.
+//! failed as by any other write, unless the array can't do without it: then it is on record that it lacks the piece.
 
 use uraid_layout::{Lba, MemberSet, Sectors};
 
@@ -15,6 +15,7 @@ use crate::engine::error::EngineError;
 use crate::engine::locks::Guard;
 use crate::engine::operations::Purpose;
 use crate::engine::parts::Parts;
+use crate::engine::transfer::writing::is_spared;
 use crate::engine::transfer::{Goal, Transfer, Workspace, end};
 use crate::format::badblocks::Lack;
 
@@ -143,7 +144,10 @@ async fn read_back(transfer: &Transfer<'_>) -> Result<bool, EngineError> {
     if !is_healed {
         let (member, sector) = (io.member, io.sector);
         tracing::error!(%member, %sector, "the member does not give back what was written to heal it");
-        members.fail(MemberSet::EMPTY.with(member))?;
+        let (bad, own) = (&transfer.parts.bad, MemberSet::EMPTY.with(member));
+        let is_kept = is_spared(transfer, own) && bad.add(member, sector..end(io), Lack::Absent).is_ok();
+        let failed = if is_kept { bad.keep(members).await } else { own };
+        members.fail(failed)?;
     }
     Ok(is_healed)
 }

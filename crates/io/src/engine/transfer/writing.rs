@@ -158,26 +158,42 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
         // A member turned out to have no operation for zeroing.
         members.note_cannot_zero(call.cannot_zero);
     };
+    let (unwritten, untaken) = (failed, untaken(transfer, failed));
+    let failed = if is_spared(transfer, failed) { MemberSet::EMPTY } else { failed };
     if let Err(error) = members.fail(failed)
         && members.is_frozen()
     {
-        proof::note_written(transfer, failed);
+        proof::note_written(transfer, unwritten);
         return Err(error);
     }
     members.check_frozen()?;
-    proof::note_written(transfer, failed);
-    let failed = failed.union(proof::wait_written(transfer).await).union(settle_lists(transfer, failed).await);
+    proof::note_written(transfer, unwritten);
+    let late = proof::wait_written(transfer).await;
+    let failed = failed.union(late).union(settle_lists(transfer, unwritten, untaken).await);
     // Without redundancy it fails only now, when what members hold has its checksums.
     members.fail(failed)
 }
 
+/// Whether who failed to take what was to heal it is kept, as the array can't do without it: nobody asked for that
+/// write, and what it lacks others have.
+pub(in crate::engine) fn is_spared(transfer: &Transfer<'_>, failed: MemberSet) -> bool {
+    let members = &transfer.parts.members;
+    let is_needed = members.tolerance() > 0 && !failed.is_empty() && !members.survives(failed);
+    matches!(transfer.goal, Goal::Heal { .. }) && is_needed && !planted!(HealFreezes)
+}
+
+/// The members that failed to take something and are kept: they lack it, and others have it. Either it was to heal
+/// them, or the array's other shape has no redundancy: parity would say something else than they do.
+fn untaken(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
+    let (tolerance, own) = (transfer.parts.members.tolerance(), transfer.parts.geometry().tolerance());
+    let is_had = tolerance == 0 && own > 0 && !planted!(UntakenTrusted);
+    if is_had || is_spared(transfer, failed) { failed } else { MemberSet::EMPTY }
+}
+
 /// Takes out of the lists of bad blocks what has its content now, and into them what members failed to take and are
-/// kept for, as the array's other shape has no redundancy: in this one others have it, and parity would say something
-/// else than they do. Has that durable: who failed to take it.
-async fn settle_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
+/// kept for. Has that durable: who failed to take it.
+async fn settle_lists(transfer: &Transfer<'_>, failed: MemberSet, untaken: MemberSet) -> MemberSet {
     let Parts { members, bad, .. } = transfer.parts;
-    let is_had = members.tolerance() == 0 && transfer.parts.geometry().tolerance() > 0 && !planted!(UntakenTrusted);
-    let untaken = if is_had { failed } else { MemberSet::EMPTY };
     if bad.is_empty() && !bad.is_owed() && untaken.is_empty() || planted!(BadBlocksKept) {
         return MemberSet::EMPTY;
     }
