@@ -81,7 +81,7 @@ pub enum Error {
     /// The client held memory that others were waiting for, and made no progress.
     #[error(
         "the client read no replies, or did not send the data that it had announced, while other clients waited for \
-         memory: disconnected"
+         memory, or for the end of its connection: disconnected"
     )]
     Stuck,
     /// There is no memory for a connection.

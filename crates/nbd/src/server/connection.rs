@@ -47,8 +47,8 @@ where
         _ = draining.wait_for(|draining| *draining) => None,
     };
     match negotiated.filter(|_| permit.keep()) {
-        Some(Negotiated::Plain(client)) => client.serve(common, draining).await,
-        Some(Negotiated::Encrypted(client)) => client.serve(common, draining).await,
+        Some(Negotiated::Plain(client)) => client.serve(common, draining, &permit).await,
+        Some(Negotiated::Encrypted(client)) => client.serve(common, draining, &permit).await,
         None => Ok(()),
     }
 }
@@ -125,27 +125,41 @@ fn failed(operation: &'static str) -> impl Fn(io::Error) -> Error {
 }
 
 impl<S: Stream> Client<S> {
-    /// Serves the client's requests until either side is done.
-    async fn serve<E: Export>(self, common: Common<E>, mut draining: watch::Receiver<bool>) -> Result<(), Error> {
+    /// Serves the client's requests until either side is done, and nothing of them is under way that changes anything.
+    async fn serve<E: Export>(
+        self,
+        common: Common<E>,
+        mut draining: watch::Receiver<bool>,
+        permit: &Permit,
+    ) -> Result<(), Error> {
         let Self { stream, mut received, session } = self;
         let Common { export, limits, budget, .. } = common;
         received.enlarge()?;
+        tokio::select! {
+            () = permit.fence(|| stream.is_closed(), limits.stuck_timeout) => {}
+            _ = draining.wait_for(|draining| *draining) => return Ok(()),
+        }
         let outbox = Outbox::new(session, limits, budget);
         let mut connection =
             Connection { stream, export, outbox, decoder: Decoder::new(session), received, stage: Stage::Header };
-        let ended = tokio::select! {
-            biased;
-            ended = connection.run() => Some(ended),
-            _ = draining.wait_for(|draining| *draining) => None,
-        };
-        let ended = match ended {
-            Some(ended) => ended,
-            None => {
-                connection.drain();
-                connection.run().await
+        let outbox = Rc::clone(&connection.outbox);
+        let mut is_draining = false;
+        let ended = loop {
+            tokio::select! {
+                biased;
+                ended = connection.run() => break ended,
+                () = permit.asked() => permit.answer(connection.stream.is_closed()),
+                () = permit.evicted() => break Err(Error::Stuck),
+                _ = draining.wait_for(|draining| *draining), if !is_draining => {
+                    is_draining = true;
+                    connection.drain();
+                }
             }
         };
         say_goodbye(&mut connection.stream).await;
+        drop(connection);
+        permit.answer(true);
+        outbox.settled().await;
         ended
     }
 }

@@ -19,7 +19,7 @@ use std::{
     task::{Context, Poll, Waker, ready},
 };
 
-use tokio::io::AsyncWrite;
+use tokio::{io::AsyncWrite, sync::Notify};
 
 use super::budget::{Account, Budget, Charge};
 use crate::{
@@ -40,6 +40,10 @@ pub(super) struct Outbox<B> {
     sent_bytes: Cell<usize>,
     bytes_in_flight: Cell<u64>,
     requests_in_flight: Cell<u32>,
+    /// Commands without an answer that change something, or may.
+    changes: Cell<u32>,
+    /// There are none any more, of a connection that has ended.
+    settled: Notify,
     /// Of all connections.
     budget: Rc<Budget>,
     account: Rc<Account>,
@@ -75,6 +79,13 @@ enum Form {
     Extents { span: Span, one: bool },
 }
 
+impl Form {
+    /// Whether a command with such a reply may change something: reads and questions don't.
+    fn may_change(self) -> bool {
+        matches!(self, Self::Plain)
+    }
+}
+
 impl<B: AsRef<[u8]>> Outbox<B> {
     pub(super) fn new(session: Session, limits: Limits, budget: Rc<Budget>) -> Rc<Self> {
         let account = budget.open();
@@ -85,6 +96,8 @@ impl<B: AsRef<[u8]>> Outbox<B> {
             sent_bytes: Cell::new(0),
             bytes_in_flight: Cell::new(0),
             requests_in_flight: Cell::new(0),
+            changes: Cell::new(0),
+            settled: Notify::new(),
             budget,
             account,
             closed: Cell::new(false),
@@ -102,6 +115,7 @@ impl<B: AsRef<[u8]>> Outbox<B> {
             }
         };
         let charge = self.charge(charge_bytes)?;
+        self.changes.update(|changes| changes + u32::from(form.may_change()));
         Some(ReplySlot { outbox: Some(Rc::clone(self)), cookie: request.cookie, form, charge })
     }
 
@@ -117,6 +131,21 @@ impl<B: AsRef<[u8]>> Outbox<B> {
     /// Whether every request was answered and every answer sent.
     pub(super) fn is_idle(&self) -> bool {
         self.requests_in_flight.get() == 0
+    }
+
+    /// Waits until no command is under way any more that may change something.
+    pub(super) async fn settled(&self) {
+        while self.changes.get() > 0 {
+            self.settled.notified().await;
+        }
+    }
+
+    /// Notes that a command has ended, or never began.
+    fn end(&self, form: Form) {
+        self.changes.update(|changes| changes - u32::from(form.may_change()));
+        if self.closed.get() && self.changes.get() == 0 {
+            self.settled.notify_one();
+        }
     }
 
     /// Notes that the task waits, and is to be woken by the next reply; `awaits_data`: of the client, for a write.
@@ -272,6 +301,7 @@ impl<B: AsRef<[u8]>> ReplySlot<B> {
     /// Gives the request's place back without a reply; its memory must be free.
     pub(super) fn abandon(mut self) {
         if let Some(outbox) = self.outbox.take() {
+            outbox.end(self.form);
             outbox.discharge(self.charge);
         }
     }
@@ -283,6 +313,7 @@ impl<B: AsRef<[u8]>> ReplySlot<B> {
 
     fn answer(&mut self, outcome: Result<Payload<B>, NbdError>) {
         let Some(outbox) = self.outbox.take() else { return };
+        outbox.end(self.form);
         let (session, cookie) = (&outbox.session, self.cookie);
         let (header, body) = match (self.form, outcome) {
             (_, Err(error)) => (ReplyHeader::error(session, cookie, error), Body::None),

@@ -3,10 +3,18 @@
 //! When all are taken, a new connection takes the permit of one that is still shaking hands: the oldest one of the host
 //! with the most connections. So silent peers keep nobody out. After its handshake a client keeps its permit.
 //! No lock is taken for a request, only when a connection arrives, finishes its handshake and ends.
+//!
+//! A permit is held until everything has ended that the client has asked to be changed, though its connection is closed.
+//! A client is served when that is so of every connection before its own that was closed by then: whoever comes after a
+//! client that has died finds nothing of it still under way, and nothing of it lands on what the newcomer writes. Only
+//! the task of a connection knows whether it was closed, so each is asked.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
 
 use super::{
     limits::Limits,
@@ -16,12 +24,21 @@ use super::{
 
 /// The connections that are open, of all servers of one export together.
 #[derive(Debug, Clone, Default)]
-pub struct Connections(Arc<Mutex<Table>>);
+pub struct Connections(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    table: Mutex<Table>,
+    /// A connection has answered, or ended.
+    changed: Notify,
+}
 
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
     open: Vec<Entry>,
+    /// How often clients have asked whether the connections before theirs are closed.
+    questions: u64,
 }
 
 #[derive(Debug)]
@@ -29,7 +46,12 @@ struct Entry {
     id: u64,
     host: Option<Host>,
     is_serving: bool,
+    /// The client has closed it.
+    is_closed: bool,
+    /// The last question that it has answered.
+    answered: u64,
     evicted: Arc<Notify>,
+    asked: Arc<Notify>,
 }
 
 /// Permission to be connected, held until it is dropped.
@@ -39,6 +61,7 @@ pub(super) struct Permit {
     id: u64,
     peer: Peer,
     evicted: Arc<Notify>,
+    asked: Arc<Notify>,
 }
 
 impl Connections {
@@ -66,20 +89,52 @@ impl Connections {
             table.open.swap_remove(index).evicted.notify_one();
             gave_way = Some(Refusal::GaveWay);
         }
-        let (id, evicted) = (table.next, Arc::new(Notify::new()));
+        let (id, evicted, asked) = (table.next, Arc::new(Notify::new()), Arc::new(Notify::new()));
         table.next += 1;
-        table.open.push(Entry { id, host, is_serving: false, evicted: Arc::clone(&evicted) });
-        Ok((Permit { connections: self.clone(), id, peer, evicted }, gave_way))
+        let notify = (Arc::clone(&evicted), Arc::clone(&asked));
+        table.open.push(Entry {
+            id,
+            host,
+            is_serving: false,
+            is_closed: false,
+            answered: 0,
+            evicted: notify.0,
+            asked: notify.1,
+        });
+        Ok((Permit { connections: self.clone(), id, peer, evicted, asked }, gave_way))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().expect("nobody panics with the table of connections")
+        self.0.table.lock().expect("nobody panics with the table of connections")
     }
 }
 
 impl Table {
+    fn entry(&mut self, id: u64) -> Option<&mut Entry> {
+        self.open.iter_mut().find(|entry| entry.id == id)
+    }
+
+    /// Asks every connection whether it is closed: the question's number.
+    fn ask(&mut self) -> u64 {
+        self.questions += 1;
+        self.open.iter().for_each(|entry| entry.asked.notify_one());
+        self.questions
+    }
+
+    /// Whether every connection before this one has said that it was not closed. Those that have not begun, or
+    /// were not there, ask for nothing.
+    fn is_quiet_before(&self, id: u64, question: u64) -> bool {
+        let mut before = self.open.iter().filter(|entry| entry.id < id && entry.is_serving);
+        before.all(|entry| entry.answered >= question && !entry.is_closed)
+    }
+
     fn count(&self, host: Option<Host>) -> usize {
         self.open.iter().filter(|entry| entry.host == host).count()
+    }
+
+    /// The connections before this one that are closed.
+    fn closed_before(&self, id: u64) -> impl Iterator<Item = &Entry> {
+        self.open.iter().filter(move |entry| entry.id < id && entry.is_serving && entry.is_closed)
     }
 
     /// The first that still shakes hands, of a host or of whoever has most connections.
@@ -99,8 +154,46 @@ impl Permit {
     /// Notes that the handshake is over; false if the permit was given away before.
     pub(super) fn keep(&self) -> bool {
         let mut table = self.connections.table();
-        let entry = table.open.iter_mut().find(|entry| entry.id == self.id);
-        entry.map(|entry| entry.is_serving = true).is_some()
+        table.entry(self.id).map(|entry| entry.is_serving = true).is_some()
+    }
+
+    /// Waits until nothing is under way any more of connections before this one that are closed by now; `is_closed`
+    /// says whether this one is. Those of them that stay for longer than `patience` have to go: they may have more to
+    /// ask for, and take no replies.
+    pub(super) async fn fence(&self, is_closed: impl Fn() -> bool, patience: Duration) {
+        let question = self.connections.table().ask();
+        let mut impatience = pin!(sleep(patience));
+        loop {
+            let mut changed = pin!(self.connections.0.changed.notified());
+            changed.as_mut().enable();
+            if self.connections.table().is_quiet_before(self.id, question) {
+                return;
+            }
+            tokio::select! {
+                () = changed => {}
+                () = self.asked() => self.answer(is_closed()),
+                () = &mut impatience => {
+                    self.connections.table().closed_before(self.id).for_each(|entry| entry.evicted.notify_one());
+                    impatience.as_mut().reset(Instant::now() + patience);
+                }
+            }
+        }
+    }
+
+    /// Waits until somebody asks whether the connection is closed.
+    pub(super) async fn asked(&self) {
+        self.asked.notified().await;
+    }
+
+    /// Says whether it is.
+    pub(super) fn answer(&self, is_closed: bool) {
+        let mut table = self.connections.table();
+        let questions = table.questions;
+        if let Some(entry) = table.entry(self.id) {
+            (entry.answered, entry.is_closed) = (questions, entry.is_closed || is_closed);
+        }
+        drop(table);
+        self.connections.0.changed.notify_waiters();
     }
 
     /// Waits until the permit is given to somebody else.
@@ -112,12 +205,13 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.connections.table().open.retain(|entry| entry.id != self.id);
+        self.connections.0.changed.notify_waiters();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::{future::poll_fn, net::SocketAddr, pin::Pin, task::Poll};
 
     use super::*;
 
@@ -153,6 +247,47 @@ mod tests {
         assert!(permits.iter().all(Permit::keep));
         assert!(matches!(connections.admit(peer, &limits), Err(Refusal::TooMany { max: 2 })));
         assert_eq!(connections.count(), 2);
+    }
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    /// Whether a future is ready when it is asked once.
+    async fn is_ready(mut future: Pin<&mut impl Future<Output = ()>>) -> bool {
+        poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_ready())).await
+    }
+
+    /// A client waits for what one before it has left, not for one that is there, nor for one that came later.
+    #[tokio::test]
+    async fn a_client_waits_for_what_those_before_it_have_left() {
+        let (connections, limits) = (Connections::default(), limits(8, 8));
+        let admit = || {
+            let permit = connections.admit(Peer::Local(None), &limits).unwrap().0;
+            assert!(permit.keep());
+            permit
+        };
+        let (left, there, new, later) = (admit(), admit(), admit(), admit());
+        let mut fence = pin!(new.fence(|| false, LONG));
+        assert!(!is_ready(fence.as_mut()).await, "nobody has answered");
+        left.asked().await;
+        left.answer(true);
+        later.asked().await;
+        later.answer(true);
+        assert!(!is_ready(fence.as_mut()).await);
+        there.asked().await;
+        there.answer(false);
+        assert!(!is_ready(fence.as_mut()).await, "something is left");
+        drop(left);
+        assert!(is_ready(fence.as_mut()).await);
+        // Whoever waits answers, too: its client may be gone as well.
+        let mut waits = pin!(later.fence(|| true, LONG));
+        assert!(!is_ready(waits.as_mut()).await);
+        let last = admit();
+        let mut fence = pin!(last.fence(|| false, LONG));
+        assert!(!is_ready(fence.as_mut()).await);
+        assert!(!is_ready(waits.as_mut()).await);
+        (there.answer(false), new.answer(false));
+        assert!(is_ready(waits.as_mut()).await, "those before it are there");
+        assert!(!is_ready(fence.as_mut()).await, "one has left that had not begun");
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::{
     io,
+    os::fd::AsFd,
     task::{Context, Poll, ready},
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::{
     io::AsyncWrite,
     net::{TcpStream, UnixStream},
@@ -20,6 +22,9 @@ pub(super) trait Stream: AsyncWrite + Unpin {
     /// Receives into `target`. Ready with 0 at the end of the stream; pending only if the socket has nothing.
     fn poll_receive(&mut self, cx: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>>;
 
+    /// Whether the client has closed its side, whatever is still to be received.
+    fn is_closed(&self) -> bool;
+
     /// Tells the client that nothing more comes, where the stream has words for that, as far as the socket takes it at
     /// once.
     fn say_goodbye(&mut self, _: &mut Context<'_>) {}
@@ -34,6 +39,10 @@ impl Stream for UnixStream {
             }
         }
     }
+
+    fn is_closed(&self) -> bool {
+        is_closed(self)
+    }
 }
 
 impl Stream for TcpStream {
@@ -45,6 +54,16 @@ impl Stream for TcpStream {
             }
         }
     }
+
+    fn is_closed(&self) -> bool {
+        is_closed(self)
+    }
+}
+
+/// Whether the other side of a socket is closed, or can't be asked.
+fn is_closed(socket: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut asked, Some(&Timespec::default())).is_err() || !asked[0].revents().is_empty()
 }
 
 /// `None` if the socket had nothing; it has noted that, and the next question is answered by an event.

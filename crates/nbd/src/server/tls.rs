@@ -59,6 +59,10 @@ impl<S: Stream> Stream for Encrypted<S> {
         Poll::Ready(Ok(target.filled().len()))
     }
 
+    fn is_closed(&self) -> bool {
+        self.0.get_ref().0.get_ref().0.is_closed()
+    }
+
     fn say_goodbye(&mut self, cx: &mut Context<'_>) {
         // The connection is over, whether or not the client hears of it.
         let _ = Pin::new(&mut self.0).poll_shutdown(cx);

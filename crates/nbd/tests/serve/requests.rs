@@ -151,3 +151,35 @@ fn commands_before_the_stream_goes_wrong_are_kicked() {
     assert_eq!((counts.submits.load(SeqCst), counts.kicks.load(SeqCst)), (1, 1));
     assert_eq!(counts.buffers_live.load(SeqCst), 0);
 }
+
+/// A client that comes after another one has died is served when everything that one asked for has ended; whoever was
+/// there before is served meanwhile.
+#[test]
+fn what_a_dead_client_asked_for_ends_before_its_successor_is_served() {
+    let limits = Limits { requests_in_flight_max: 1, ..Limits::default() };
+    let server = TestServer::with(Finish::OnRelease, info(), limits);
+    let mut beside = server.client(true);
+    let mut first = server.client(true);
+    let write = |cookie, fill| [request(0, 1, cookie, 0, 4096), vec![fill; 4096]].concat();
+    first.send(&[write(1, 1), write(2, 2)].concat());
+    server.submitted.recv().unwrap();
+    drop(first);
+    let mut second = server.client(true);
+    second.send(&write(3, 3));
+    // Three more questions and answers: the server has looked at all sockets meanwhile.
+    drop(server.client(true));
+    assert!(server.submitted.try_recv().is_err(), "the first one's write is still under way");
+    beside.send(&request(0, 0, 4, 8192, 512));
+    server.submitted.recv().unwrap();
+    server.release();
+    assert_eq!(beside.reply(), Reply::data(4, 8192, &[0; 512]));
+    // Nobody waits for an answer to the dead client's second write, and it is not begun any more.
+    server.submitted.recv().unwrap();
+    server.release();
+    assert_eq!(second.reply(), Reply::done(3));
+    second.send(&request(0, 0, 5, 0, 4096));
+    server.submitted.recv().unwrap();
+    server.release();
+    assert_eq!(second.reply(), Reply::data(5, 0, &[3; 4096]));
+    assert!(server.stop_and_join());
+}

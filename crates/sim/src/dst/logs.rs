@@ -12,7 +12,7 @@ use uraid_io::Error;
 use uraid_io::array::{Array, Named, OpenError, Opened, OpenedLog, Patience, Verdict};
 use uraid_io::disk::log_place;
 use uraid_io::format::BLOCK;
-use uraid_io::format::log_device::{HEADER_BYTES, LogHeader, MARK_BYTES, MARKS, decode_mark};
+use uraid_io::format::log_device::{HEADER_BYTES, LogHeader, MARKS, decode_mark};
 use uraid_io::format::superblock::{LogDevices, LogIndex, LogSet, Superblock, positions};
 use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
 use uuid::Uuid;
@@ -32,6 +32,9 @@ use uraid_random::Random;
 
 /// Most places of a log device that rot between two lives.
 const ROT_MAX: u64 = 4;
+
+/// What is read at once at least.
+const SECTOR: usize = SECTOR_BYTES as usize;
 
 /// See the module.
 #[derive(Debug)]
@@ -273,7 +276,7 @@ impl Says {
         let positions = positions(device.size()).expect("a log device has room for its header");
         let copies = positions.map(|position| LogHeader::decode(&read::<HEADER_BYTES>(device, position)));
         let header = LogHeader::any(copies).map_err(|error| Finding::Refused { error: error.to_string() })?;
-        let runs = MARKS.into_iter().filter_map(|at| decode_mark(&read::<MARK_BYTES>(device, at))).collect();
+        let runs = MARKS.into_iter().filter_map(|at| decode_mark(&read::<SECTOR>(device, at))).collect();
         Ok(Self { header, runs, size: device.size() })
     }
 }

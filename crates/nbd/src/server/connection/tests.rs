@@ -39,6 +39,10 @@ impl Stream for Busy {
         target[..bytes.len()].copy_from_slice(&bytes);
         Poll::Ready(Ok(bytes.len()))
     }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
 }
 
 impl AsyncWrite for Busy {
@@ -69,6 +73,10 @@ impl Stream for Hoarder {
         let bytes = self.asks.pop().unwrap_or_default();
         target[..bytes.len()].copy_from_slice(&bytes);
         Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn is_closed(&self) -> bool {
+        false
     }
 }
 

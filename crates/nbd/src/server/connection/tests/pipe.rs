@@ -120,6 +120,10 @@ impl Stream for Pipe {
         }
         Poll::Ready(Ok(received))
     }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
 }
 
 impl AsyncWrite for Pipe {
