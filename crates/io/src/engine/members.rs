@@ -41,6 +41,8 @@ pub(super) struct Members {
     record: RefCell<Record>,
     /// Somebody wants what is wanted on record.
     is_record_demanded: Cell<bool>,
+    /// A task has it put on record.
+    is_keeping_record: Cell<bool>,
     /// A round of the record has ended.
     recorded: Waiters,
     /// Up to where members that are being rebuilt can be read.
@@ -133,6 +135,7 @@ impl Members {
             troubled: RefCell::new(Troubled::new(is_partial)),
             record: RefCell::new(record),
             is_record_demanded: Cell::new(false),
+            is_keeping_record: Cell::new(false),
             recorded: Waiters::default(),
             shapes,
             watermark: Cell::new(StripeId(0)),
@@ -619,7 +622,8 @@ impl Members {
 
     /// Whether a round of the record is to begin.
     pub(super) fn wants_record_round(&self) -> bool {
-        self.is_record_demanded.get() && self.record.borrow().wants_round()
+        let is_kept = self.is_keeping_record.get() && !planted!(RecordKeptTwice);
+        self.is_record_demanded.get() && !is_kept && self.record.borrow().wants_round()
     }
 
     /// Waits for the end of a round of the record, which it demands.
@@ -673,6 +677,7 @@ impl Members {
     /// Puts on record what is wanted, round by round, and lets those go on who wait for it.
     pub(super) async fn keep_record(&self) {
         self.is_record_demanded.set(false);
+        self.is_keeping_record.set(true);
         loop {
             self.mark_logs().await;
             let Some(writes) = self.change_record(Record::next_step) else { break };
@@ -681,6 +686,7 @@ impl Members {
                 self.record.borrow_mut().give_up();
             }
         }
+        self.is_keeping_record.set(false);
         self.recorded.wake(&self.tasks);
     }
 
