@@ -49,8 +49,11 @@ fn a_client_killed_mid_write_hurts_nobody() {
         other.write(ELSEWHERE, &data);
         assert_same(&other.read(ELSEWHERE, data.len()), &data, "the client beside it goes on");
         other.disconnect();
-        let _ = server.stop();
-        let server = Server::start(&array);
+        // Whoever comes after them finds nothing of theirs under way.
+        let mut next = server.connect();
+        next.write(0, &data);
+        assert_same(&next.read(0, data.len()), &data, "what the successor wrote");
+        next.disconnect();
         let image = read_export(server.uri());
         let _ = server.stop();
         Content::read(&array).assert_holds(&image, shape.name);

@@ -20,7 +20,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpKind, OpName, log_at, log_place};
-use uraid_io::format::superblock::{Area, LOGS_MAX, LogSet};
+use uraid_io::format::superblock::{Area, LOGS_MAX, LogIndex, LogSet};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 pub use faults::{Fault, Faults, Planned, Rate, Silent};
@@ -270,6 +270,13 @@ impl SimDisk {
     #[must_use]
     pub(crate) fn late_logs(&self) -> LogSet {
         self.world.borrow().late.logs
+    }
+
+    /// Counts log devices as late that have something to do, or have ended something that nobody has taken in.
+    pub(crate) fn note_logs_late(&self) {
+        let busy = (0..).map(LogIndex).take(LOGS_MAX).filter(|&log| self.is_busy(log_place(log))).collect();
+        let late = &mut self.world.borrow_mut().late;
+        late.logs = late.logs.union(busy);
     }
 
     /// Which of a member's operations a silent fault may happen to, by [`Faults::silent`].

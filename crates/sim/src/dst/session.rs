@@ -236,6 +236,7 @@ impl<'a> Session<'a> {
     pub(super) fn stall(&mut self, ticks: usize) {
         let busy = self.engine.slots().iter().filter(|&slot| self.disk.is_busy(slot));
         self.hurried = self.hurried.union(busy.collect());
+        self.disk.note_logs_late();
         (0..ticks).for_each(|_| self.tick());
     }
 
