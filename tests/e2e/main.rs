@@ -36,6 +36,7 @@ mod reshape;
 mod running;
 mod simulate;
 mod smart;
+mod sparse;
 mod start;
 mod systemd;
 mod tls;

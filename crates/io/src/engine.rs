@@ -32,6 +32,7 @@ mod flusher;
 mod inspect;
 mod intent;
 mod journal;
+mod known;
 mod leniency;
 mod locks;
 mod log;
@@ -57,6 +58,7 @@ mod transfer;
 mod troubles;
 mod work;
 mod writeback;
+mod zeros;
 
 use std::cell::{Ref, RefMut};
 use std::fmt;
@@ -77,11 +79,13 @@ pub use counters::{Counters, Fill, MemberCounters, ScrubCounters};
 pub use error::EngineError;
 pub(crate) use error::named;
 pub use inspect::survives;
+pub use known::Known;
 pub use patience::Deadlines;
 pub use record::Record;
 pub(crate) use restart::Kept;
 pub use stuck::Stuck;
 pub use troubles::Troubles;
+pub use zeros::Status;
 
 pub use crate::format::superblock::ScrubMode;
 
@@ -100,7 +104,6 @@ use change::Change;
 use core::Core;
 use executor::Executor;
 use journal::Journal;
-use ops::write::Request;
 use parts::Parts;
 use patience::Patience;
 use replies::Ticket;
@@ -366,37 +369,18 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Begins a command, of which these sectors are left to do.
     fn begin(&mut self, ticket: Ticket, command: Command, sectors: Range<Lba>) {
-        let work = match command {
-            Command::Read { lba, buf } => {
-                self.executor.start(Work::Read(ticket, lba, buf));
-                let len = Sectors(sectors.end.0 - lba.0);
-                let Some(prefetch) = self.core.ahead.note_read(&self.core.sides.below, lba, len) else { return };
-                Work::Prefetch(prefetch)
-            }
-            Command::Write { lba, buf, fua } => {
-                let all = (lba, Bytes(buf.len() as u64).whole_sectors());
-                Work::Write(Request::content(ticket, all, sectors, buf, fua))
-            }
-            Command::ReadBytes { at, buf } => Work::ReadBytes(ticket, at, buf),
-            Command::WriteBytes { at, buf, fua } => Work::write_bytes(ticket, at, buf, fua),
-            Command::ZeroBytes { at, len, fua } => Work::zero_bytes(ticket, at, len, fua),
-            Command::WriteZeroes { fua, may_punch, .. } => {
-                Work::Write(Request::zeroes(ticket, sectors, may_punch, fua))
-            }
-            Command::Trim { fua, .. } => Work::Write(Request::zeroes(ticket, sectors, true, fua)),
-            Command::Flush => Work::Flush(ticket),
-            Command::Close => {
-                self.stop_scrub();
-                Work::Close(ticket)
-            }
-            Command::Fail { member } => Work::Fail(ticket, member),
-            Command::Join(joining) => return self.begin_change(Some(ticket), Change::Join(*joining)),
-            Command::Replace(joining) => return self.begin_change(Some(ticket), Change::Replace(*joining)),
-            Command::ChangeLogs { change, generation } => {
-                return self.begin_change(Some(ticket), Change::Logs { change, generation });
-            }
-        };
-        self.executor.start(work);
+        let read = if let Command::Read { lba, .. } = command { Some(lba..sectors.end) } else { None };
+        if matches!(command, Command::Close) {
+            self.stop_scrub();
+        }
+        match Work::of(ticket, command, sectors) {
+            Ok(work) => self.executor.start(work),
+            Err(change) => self.begin_change(Some(ticket), *change),
+        }
+        let prefetch = read.and_then(|Range { start, end }| {
+            self.core.ahead.note_read(&self.core.sides.below, start, Sectors(end.0 - start.0))
+        });
+        prefetch.into_iter().for_each(|prefetch| self.executor.start(Work::Prefetch(prefetch)));
     }
 
     /// Begins a change of who is there: from now on commands wait.
@@ -668,6 +652,11 @@ impl<D: Disk, T> Engine<D, T> {
     /// The array's sectors that nobody has, as far as the lists of bad blocks say: ascending.
     pub fn lost(&self) -> Rc<[Range<Lba>]> {
         self.core.sides.lost()
+    }
+
+    /// What is known to read as zeros.
+    pub fn zeros(&self) -> Known<'_> {
+        Known::of(&self.core)
     }
 
     /// How far rebuilding has come, where something is to be rebuilt.

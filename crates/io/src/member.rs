@@ -9,13 +9,14 @@ mod error;
 mod lock;
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Seek};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatfs, ioctl_blksszget, statx};
+use rustix::fs::{AtFlags, OFlags, SeekFrom, StatxFlags, fstatfs, ioctl_blksszget, seek, statx};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
 
@@ -26,6 +27,9 @@ use crate::signature::{self, Signature};
 pub use error::MemberError;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::{Access, Wait};
+
+/// What stat(2) counts a file's space in.
+const STAT_BLOCK: u64 = 512;
 
 /// How statfs(2) names a tmpfs.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -252,6 +256,35 @@ impl Member {
         self.is_device
     }
 
+    /// The holes of its file, ascending, and whether it has any: space that it lacks. It may have unwritten space that
+    /// reads as zeros, too. At most so many holes, the first ones; none of a device. May block.
+    ///
+    /// # Errors
+    /// When the file system does not say.
+    pub fn holes(&self, most: usize) -> Result<(Vec<Range<Bytes>>, bool), MemberError> {
+        let mut holes = Vec::new();
+        if self.is_device {
+            return Ok((holes, false));
+        }
+        let metadata = self.file.metadata().map_err(self.fail("examine it"))?;
+        let size = self.size().0;
+        let next = |from: SeekFrom| match seek(&self.file, from) {
+            Ok(at) => Ok(at.min(size)),
+            // There is no more data.
+            Err(Errno::NXIO) => Ok(size),
+            Err(errno) => Err(self.fail("find its holes")(errno.into())),
+        };
+        let mut at = 0;
+        while at < size && holes.len() < most {
+            let start = next(SeekFrom::Hole(at))?;
+            at = if start < size { next(SeekFrom::Data(start))? } else { size };
+            if start < at {
+                holes.push(Bytes(start)..Bytes(at));
+            }
+        }
+        Ok((holes, metadata.blocks() < size.div_ceil(STAT_BLOCK)))
+    }
+
     /// Fills `buf` from `offset` on, blocking; offset and length are aligned.
     ///
     /// # Errors
@@ -421,7 +454,7 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 
 /// The size of a device or a file.
 fn size_of(mut file: &File, is_device: bool) -> io::Result<Bytes> {
-    let size = if is_device { file.seek(SeekFrom::End(0)) } else { file.metadata().map(|metadata| metadata.len()) };
+    let size = if is_device { file.seek(io::SeekFrom::End(0)) } else { file.metadata().map(|metadata| metadata.len()) };
     size.map(Bytes)
 }
 

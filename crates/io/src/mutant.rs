@@ -36,6 +36,10 @@ macro_rules! mutants {
 }
 
 mutants! {
+    ZerosRemembered: "what reads as zeros is said to be zeros when content is written there",
+    ZerosUndisturbed: "what was written while zeros were is said to be zeros",
+    SearchUnwatched: "what was written while holes were looked for is said to be zeros",
+    LostCalledZeros: "what nobody has is said to be zeros",
     EdgeUnlocked: "a sector is changed in part without its stripe's lock",
     EdgeOverNewer: "a sector that is changed in part is as it was when that began, whatever the cache took in since",
     EdgesVolatile: "what covers a sector in part is not made durable",

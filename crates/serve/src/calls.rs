@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, oneshot};
 use uraid_io::buf::Parcel;
 use uraid_io::engine::Fill;
-use uraid_nbd::{Command, NbdError};
+use uraid_nbd::{Command, Extent, NbdError};
 
 use crate::meter::ServedByKind;
 use crate::protocol::Traffic;
@@ -35,6 +35,8 @@ pub(crate) struct Caller {
 pub(crate) enum Message {
     /// A request has ended. The memory is a read's data, or spare.
     Answer { request: u32, result: Result<(), NbdError>, memory: Option<Parcel> },
+    /// What is known to be zeros, for a request that asked for that.
+    Status { request: u32, result: Result<Vec<Extent>, NbdError> },
     /// Report what the clients of the thread have done.
     Look(oneshot::Sender<Report>),
 }
@@ -111,6 +113,12 @@ impl Callers {
     /// Answers a request; [`Callers::deliver`] sends it.
     pub(crate) fn answer(&self, caller: Caller, result: Result<(), NbdError>, memory: Option<Parcel>) {
         let message = Message::Answer { request: caller.request, result, memory };
+        self.threads[caller.thread].waiting.borrow_mut().push(message);
+    }
+
+    /// The same for a request that asked what is zeros.
+    pub(crate) fn answer_status(&self, caller: Caller, result: Result<Vec<Extent>, NbdError>) {
+        let message = Message::Status { request: caller.request, result };
         self.threads[caller.thread].waiting.borrow_mut().push(message);
     }
 

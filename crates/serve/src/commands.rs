@@ -1,19 +1,19 @@
 //! Clients' commands in the engine's terms, and the engine's errors in the clients'.
 
 use uraid_io::buf::Buf;
-use uraid_io::engine::{self, EngineError};
-use uraid_layout::{Bytes, Lba, Sectors};
+use uraid_io::disk::Disk;
+use uraid_io::engine::{self, Engine, EngineError, Status};
+use uraid_layout::{Bytes, Lba, SECTOR_BYTES, Sectors};
 use uraid_nbd::{Command, Extent, NbdError, Payload, Span};
+
+/// Extents in one answer: what is beyond the client asks for again.
+const EXTENTS_MAX: usize = 4096;
 
 /// The answer to a command for which nobody need ask the array.
 pub(crate) fn at_once<B>(command: &Command<B>) -> Option<Payload<Buf>> {
     match command {
         // The cache holds only writes and read-ahead, so a hint has nothing to warm.
         Command::Cache { .. } => Some(Payload::None),
-        Command::BlockStatus { span, .. } => {
-            let extent = Extent { length_bytes: span.length_bytes, hole: false, zero: false };
-            Some(Payload::Extents(vec![extent]))
-        }
         _ => None,
     }
 }
@@ -63,6 +63,24 @@ pub(crate) fn for_engine(
         }
         Command::Cache { .. } | Command::BlockStatus { .. } => unreachable!("it is answered at once"),
     })
+}
+
+/// What is known to be zeros of a span, for a client that asks; `one`: of its beginning.
+///
+/// # Errors
+/// If nothing of the array can be read.
+pub(crate) fn block_status<D: Disk, T>(engine: &Engine<D, T>, span: Span, one: bool) -> Result<Vec<Extent>, NbdError> {
+    let (start, end) = (span.offset_bytes, span.end_bytes());
+    let sectors = Lba(start / SECTOR_BYTES)..Lba(end.div_ceil(SECTOR_BYTES));
+    let found =
+        engine.zeros().status(&sectors, if one { 1 } else { EXTENTS_MAX }).map_err(|error| nbd_error(&error))?;
+    let mut at = start;
+    let extent = |(status, until): (Status, Lba)| {
+        let until = Sectors(until.0).bytes().0.min(end);
+        let length_bytes = u32::try_from(until - std::mem::replace(&mut at, until)).expect("it is within the span");
+        Extent { length_bytes, hole: status == Status::Hole, zero: status != Status::Data }
+    };
+    Ok(found.into_iter().map(extent).collect())
 }
 
 /// The client's error for the engine's, which is logged.

@@ -168,6 +168,10 @@ impl Remote {
             for message in batch.drain(..) {
                 match message {
                     Message::Answer { request, result, memory } => self.end(request, result, memory),
+                    Message::Status { request, result } => {
+                        let request = self.requests.borrow_mut().remove(request);
+                        request.dismiss(result.map(Payload::Extents));
+                    }
                     // Whoever asked may have gone.
                     Message::Look(answer) => drop(answer.send(self.report())),
                 }

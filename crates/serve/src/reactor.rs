@@ -8,6 +8,7 @@
 pub(crate) mod deleted;
 mod disowning;
 pub(crate) mod grow;
+pub(crate) mod holes;
 pub(crate) mod laggards;
 pub(crate) mod logs;
 pub(crate) mod members;
@@ -36,7 +37,7 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uraid_nbd::{Command, Export, ExportInfo, Limits, Payload, ReplySlot, RequestMemory, Span};
 
 use crate::calls::{Call, Caller, Callers};
-use crate::commands::{at_once, for_engine, nbd_error};
+use crate::commands::{at_once, block_status, for_engine, nbd_error};
 use crate::condition::{Condition, LastResort};
 use crate::disk::LiveDisk;
 use crate::events::Watcher;
@@ -434,6 +435,10 @@ impl<D: LiveDisk> Reactor<D> {
         loop {
             callers.calls.take(&mut batch).await;
             for Call { caller, command, memory } in batch.drain(..) {
+                if let Command::BlockStatus { span, one } = command {
+                    callers.answer_status(caller, block_status(&self.engine.borrow(), span, one));
+                    continue;
+                }
                 let len = memory.as_ref().filter(|_| matches!(command, Command::Write { .. })).map_or(0, Parcel::len);
                 let mut buf = memory.map(|memory| self.adopt(memory));
                 let command = command.with_buffer(|_| buf.take().expect("reads and writes come with memory"));
@@ -499,6 +504,10 @@ impl<D: LiveDisk> Export for Reactor<D> {
         let request = self.meter.begin(&command, reply);
         if let Some(payload) = at_once(&command) {
             return request.dismiss(Ok(payload));
+        }
+        if let Command::BlockStatus { span, one } = command {
+            let extents = block_status(&self.engine.borrow(), span, one);
+            return request.dismiss(extents.map(Payload::Extents));
         }
         let command = match for_engine(command, self.unit, |span| self.is_fast(span)) {
             Ok(command) => command,

@@ -25,7 +25,7 @@ use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::logging;
 use crate::metrics::Exporter;
 use crate::reactor::members::Members;
-use crate::reactor::{Reactor, Settings, deleted, laggards};
+use crate::reactor::{Reactor, Settings, deleted, holes, laggards};
 use crate::running::Registration;
 use crate::service::Service;
 use crate::signals::Signals;
@@ -208,6 +208,7 @@ fn spawn_upkeep<D: LiveDisk>(parts: &Parts<D>, is_read_only: bool, scrub_every: 
     if !is_read_only {
         spawn_local(Rc::clone(spares).keep_whole());
     }
+    spawn_local(holes::search(Rc::clone(reactor)));
     spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members)));
     spawn_local(laggards::watch(Rc::clone(reactor)));
 }

@@ -82,6 +82,7 @@ pub(super) fn take_in(sides: &Sides, all: Range<Lba>, buf: &Buf, fua: bool) -> R
         return all;
     }
     let len = Sectors(all.end.0 - all.start.0);
+    parts.zeros.note_written(&all);
     parts.writeback.take_in(parts.geometry(), (all.start, len), buf, !fua)
 }
 

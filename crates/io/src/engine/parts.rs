@@ -32,6 +32,7 @@ use super::sums::Sums;
 use super::sweeper::Sweeps;
 use super::tasks::{Tasks, Waiters};
 use super::writeback::WriteBack;
+use super::zeros::Zeros;
 use crate::array::Overlay;
 use crate::buf::Buf;
 use crate::disk::DiskError;
@@ -62,6 +63,8 @@ pub(super) struct Parts {
     pub(super) sums: Option<Rc<Sums>>,
     pub(super) bad: Rc<BadLists>,
     pub(super) blanks: Blanks,
+    /// What else is known to read as zeros.
+    pub(super) zeros: Rc<Zeros>,
     pub(super) writeback: WriteBack,
     pub(super) replies: Rc<Replies>,
     pub(super) sweeps: Sweeps,
@@ -123,6 +126,7 @@ impl Parts {
             sums: Sums::new(record.superblocks()).map(Rc::new),
             bad: Rc::new(BadLists::new(record.superblocks())),
             blanks: Blanks::default(),
+            zeros: Rc::new(Zeros::new(members.capacity())),
             writeback: WriteBack::new(Rc::clone(tasks)),
             replies: Rc::new(Replies::new(Rc::clone(tasks))),
             sweeps: Sweeps::new(),
@@ -182,6 +186,7 @@ impl Parts {
             sums: self.sums.clone(),
             bad: Rc::clone(&self.bad),
             blanks: Blanks::default(),
+            zeros: Rc::clone(&self.zeros),
             writeback: WriteBack::new(tasks),
             replies: Rc::clone(&self.replies),
             sweeps: Sweeps::new(),

@@ -25,6 +25,7 @@ use super::locks::Guard;
 use super::parts::Parts;
 use super::shares::Class;
 use super::sums::{Pins, block_at};
+use super::zeros::{Status, Zeroing};
 use crate::buf::Buf;
 use crate::cache::Contents;
 use crate::format::BLOCK;
@@ -106,6 +107,9 @@ pub(super) struct Transfer<'a> {
     around: Around,
     /// Parity that the plan leaves out of agreement.
     pub(super) without: LostParity,
+    /// Zeros that it writes; and whether members have given back all of their space so far.
+    zeroing: Option<Zeroing<'a>>,
+    pub(super) is_punched: bool,
     /// What exactly was failed, to be healed when the part has been done without it.
     pub(super) damage: &'a mut Vec<Damage>,
 }
@@ -156,6 +160,8 @@ impl<'a> Transfer<'a> {
             reads_apart: false,
             around: Around { detour: None, slow: MemberSet::EMPTY },
             without: LostParity::default(),
+            zeroing: None,
+            is_punched: false,
             damage,
         }
     }
@@ -165,6 +171,25 @@ impl<'a> Transfer<'a> {
         (self.at, self.len, self.content.base) = (at, len, base);
         self.unreadable = MemberSet::EMPTY;
         self.reads_apart = false;
+    }
+
+    /// Begins a range that is written in parts: whether it is zeros is known then.
+    pub(super) fn begin_zeroing(&mut self, range: &Range<Lba>) {
+        if let Goal::Zero { may_punch } = self.goal {
+            self.zeroing = Some(self.parts.zeros.zeroing(range, may_punch));
+            self.is_punched = may_punch;
+        }
+    }
+
+    /// Notes that the range reads as zeros, if it was zeros: the log has the last of it.
+    pub(super) fn note_zeroed(&self) {
+        self.zeroing.iter().for_each(|zeroing| zeroing.note(Status::Zeros));
+    }
+
+    /// Ends such a range, all of which was written.
+    pub(super) fn end_zeroing(&mut self) {
+        let status = if self.is_punched { Status::Hole } else { Status::Zeros };
+        self.zeroing.take().into_iter().for_each(|zeroing| zeroing.note(status));
     }
 
     /// Has the units of a part that can't be made smaller read each by itself; false: they are, or a member has but one

@@ -8,6 +8,7 @@ use super::background::ahead::Prefetch;
 use super::background::sweep::Unit;
 use super::between::Side;
 use super::change::Change;
+use super::command::Command;
 use super::core::Core;
 use super::damage::Piece;
 use super::journal::Journal;
@@ -56,15 +57,33 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// A write of bytes.
-    pub(super) fn write_bytes(ticket: Ticket, at: Bytes, buf: Buf, fua: bool) -> Self {
-        let len = Bytes(buf.len() as u64);
-        Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: Some(buf), fua })
-    }
-
-    /// Zeros of bytes.
-    pub(super) fn zero_bytes(ticket: Ticket, at: Bytes, len: Bytes, fua: bool) -> Self {
-        Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: None, fua })
+    /// What a command takes, of which these sectors are left to do; or the change of who is there that it asks for.
+    pub(super) fn of(ticket: Ticket, command: Command, sectors: Range<Lba>) -> Result<Self, Box<Change>> {
+        Ok(match command {
+            Command::Read { lba, buf } => Self::Read(ticket, lba, buf),
+            Command::Write { lba, buf, fua } => {
+                let all = (lba, Bytes(buf.len() as u64).whole_sectors());
+                Self::Write(write::Request::content(ticket, all, sectors, buf, fua))
+            }
+            Command::ReadBytes { at, buf } => Self::ReadBytes(ticket, at, buf),
+            Command::WriteBytes { at, buf, fua } => {
+                let len = Bytes(buf.len() as u64);
+                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: Some(buf), fua })
+            }
+            Command::ZeroBytes { at, len, fua } => {
+                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: None, fua })
+            }
+            Command::WriteZeroes { fua, may_punch, .. } => {
+                Self::Write(write::Request::zeroes(ticket, sectors, may_punch, fua))
+            }
+            Command::Trim { fua, .. } => Self::Write(write::Request::zeroes(ticket, sectors, true, fua)),
+            Command::Flush => Self::Flush(ticket),
+            Command::Close => Self::Close(ticket),
+            Command::Fail { member } => Self::Fail(ticket, member),
+            Command::Join(joining) => return Err(Box::new(Change::Join(*joining))),
+            Command::Replace(joining) => return Err(Box::new(Change::Replace(*joining))),
+            Command::ChangeLogs { change, generation } => return Err(Box::new(Change::Logs { change, generation })),
+        })
     }
 
     /// Whether the engine is busy with it: rounds only serve what is.

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 use uraid_io::array::{LostList, RecoverError, recover};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, Engine, EngineError};
+use uraid_io::engine::{Command, Engine, EngineError, Status};
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, ENTRIES_MAX, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, ScrubMode, SlotState};
 use uraid_io::member::Access;
@@ -98,6 +98,21 @@ fn raid5() -> [Shape; 4] {
 }
 
 const HOLE: std::ops::Range<u64> = 4 * 24 + 8..4 * 24 + 16;
+
+/// Whatever else is known, what nobody has does not read as zeros.
+#[test]
+fn what_is_lost_is_not_said_to_be_zeros() {
+    for shape in raid5().into_iter().filter(|shape| shape.integrity == Integrity::None) {
+        let (engine, _) = with_a_hole(shape);
+        assert!(engine.zeros().begin_search(), "{shape:?}: everybody is there");
+        let data = shape.superblocks()[0].areas.data;
+        let all = data.offset..Bytes(data.offset.0 + data.size.0);
+        engine.zeros().end_search(&vec![vec![all]; 4], Status::Hole);
+        let told = engine.zeros().status(&(Lba(0)..Lba(5 * 24)), usize::MAX).expect("it is not frozen");
+        let expected = [(Status::Hole, Lba(HOLE.start)), (Status::Data, Lba(HOLE.end)), (Status::Hole, Lba(5 * 24))];
+        assert_eq!(told, expected, "{shape:?}");
+    }
+}
 
 #[test]
 fn a_rebuild_goes_on_past_what_it_cannot_compute() {

@@ -35,3 +35,4 @@ mod sums;
 mod support;
 mod troubles;
 mod upkeep;
+mod zeros;

@@ -73,6 +73,9 @@ pub(super) struct Client<'a> {
     /// When time passes though nothing ends, and when writes go past the cache, if ever.
     stalls: Option<Random>,
     bypasses: Option<Random>,
+    /// When it asks what reads as zeros; and whether it reads that then.
+    statuses: Random,
+    reads_zeros: bool,
 }
 
 impl<'a> Client<'a> {
@@ -87,12 +90,26 @@ impl<'a> Client<'a> {
         let mut stalls = random.clone().fork();
         let mut bypasses = stalls.clone().fork();
         let stalls = stalls.chance(1, 6).then_some(stalls);
+        let mut statuses = bypasses.clone().fork();
         let bypasses = bypasses.chance(1, 6).then_some(bypasses);
+        let reads_zeros = statuses.chance(1, 3);
         let depth = usize::try_from(random.within(1, DEPTH_MAX)).expect("a small number");
         let hot = Lba(random.below(model.capacity().0));
         let block = if scenario.superblocks[0].integrity == Integrity::None { 1 } else { BLOCK.0 };
         let session = Session::new(engine, disk, scenario, model, trace);
-        Self { session, administrator: None, mover: None, random, depth, block, hot, stalls, bypasses }
+        Self {
+            session,
+            administrator: None,
+            mover: None,
+            random,
+            depth,
+            block,
+            hot,
+            stalls,
+            bypasses,
+            statuses,
+            reads_zeros,
+        }
     }
 
     /// Lets somebody change and check the array while this client goes on.
@@ -131,6 +148,9 @@ impl<'a> Client<'a> {
             }
             if self.stalls.as_mut().is_some_and(|random| random.chance(1, 12)) {
                 self.session.stall(STALL_TICKS);
+            }
+            if self.statuses.chance(1, 3) && !self.ask_for_zeros()? {
+                return Ok(End::Dark);
             }
             let is_going = match self.random.below(4) {
                 0 => true,
@@ -260,6 +280,17 @@ impl<'a> Client<'a> {
         }
         let way = self.session.engine.reshape().map(|way| format!("{:?}", way.progress()));
         Err(Finding::NotMoved { progress: way.unwrap_or_default() })
+    }
+
+    /// Asks what reads as zeros, and reads some of it if nothing else is under way; false when the power goes.
+    fn ask_for_zeros(&mut self) -> Result<bool, Finding> {
+        let some = self.session.check_zeros(&mut self.statuses)?;
+        let Some((lba, len)) = some.filter(|_| self.reads_zeros && self.session.pending() == 0) else {
+            return Ok(true);
+        };
+        let buf = self.session.buf(len);
+        self.session.submit(Submitted::Zeros { lba, len }, Command::Read { lba, buf });
+        self.finish()
     }
 
     /// Has a reshape steered, and ended where it is over; false when the power goes.

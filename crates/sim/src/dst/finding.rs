@@ -29,6 +29,9 @@ pub enum Finding {
     /// A read returned what it must not.
     #[error("a read returned wrong content: {0}")]
     WrongRead(Wrong),
+    /// The engine says that something reads as zeros that does not.
+    #[error("said to be zeros: {0}")]
+    NotZeros(Wrong),
     /// The members hold what they must not.
     #[error("without {lost:?}: {wrong}")]
     WrongContent {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::Disk as _;
-use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, EngineError, Reply};
+use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, EngineError, Reply, Status};
 use uraid_io::format::BLOCK;
 use uraid_io::format::superblock::{LogSet, Superblock};
 use uraid_layout::reshape::{Course, Pace, Window};
@@ -24,8 +24,10 @@ use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
 use super::shapes::{survive, tolerance};
 use crate::disk::{Nanos, SimDisk, Steps};
+use crate::image::SECTOR;
 use crate::member::Member;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// Longer than any operation takes that ends.
 const SLOWEST: Duration = Duration::from_secs(40);
@@ -40,6 +42,11 @@ pub(super) enum Submitted {
         lba: Lba,
         len: Sectors,
         begun: Moment,
+    },
+    /// A read of what the engine says is zeros, with nothing else under way.
+    Zeros {
+        lba: Lba,
+        len: Sectors,
     },
     /// A read of what a power cut has left.
     Look {
@@ -415,6 +422,14 @@ impl<'a> Session<'a> {
                 self.model.check_left(lba, buf.as_ref()).map_err(Finding::WrongRead)?;
                 self.seen.insert(lba, buf);
             }
+            Submitted::Zeros { lba, .. } => {
+                let buf = buf.ok_or(Finding::RepliedTwice { token })?;
+                if let Some(at) = buf.as_ref().iter().position(|&byte| byte != 0) {
+                    let at = at / SECTOR;
+                    let sector = buf.as_ref()[at * SECTOR..].first_chunk().expect("a read is whole sectors");
+                    return Err(Finding::NotZeros(self.model.wrong(Lba(lba.0 + at as u64), sector)));
+                }
+            }
             Submitted::Read { lba, begun, .. } => {
                 let buf = buf.ok_or(Finding::RepliedTwice { token })?;
                 self.reads += buf.len() as u64 / 512;
@@ -465,14 +480,17 @@ impl<'a> Session<'a> {
             blocks.into_iter().filter_map(|lba| column(&parts, Lba(lba))).any(|column| self.lost.contains(&column))
         };
         let is_excused = match *submitted {
-            Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } | Submitted::Write { lba, len, .. } => {
-                was_lost(lba, len)
-            }
+            Submitted::Read { lba, len, .. }
+            | Submitted::Zeros { lba, len }
+            | Submitted::Look { lba, len }
+            | Submitted::Write { lba, len, .. } => was_lost(lba, len),
             _ => false,
         };
         let is_excused = is_excused
             || doubts.is_some_and(|doubts| match *submitted {
-                Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } => doubts.excuse_read(failed, lba, len),
+                Submitted::Read { lba, len, .. } | Submitted::Zeros { lba, len } | Submitted::Look { lba, len } => {
+                    doubts.excuse_read(failed, lba, len)
+                }
                 Submitted::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
                 // What it is about may have been lost for a while only.
                 Submitted::Flush { .. } | Submitted::Close { .. } => self.was_lost || doubts.lacks_any(failed),
@@ -510,6 +528,27 @@ impl<'a> Session<'a> {
             }
             Change::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
         }
+    }
+
+    /// Checks that what the engine says reads as zeros now may be read as that; and some of it, if there is any.
+    pub(super) fn check_zeros(&self, random: &mut Random) -> Result<Option<(Lba, Sectors)>, Finding> {
+        let end = Lba(self.model.capacity().0);
+        // It is frozen, or another size of the array is about to begin.
+        let Ok(told) = self.engine.zeros().status(&(Lba(0)..end), usize::MAX) else { return Ok(None) };
+        let (mut at, mut some) = (Lba(0), None);
+        for (status, until) in told {
+            let (lba, len) = (at, Sectors(until.0 - at.0));
+            at = until;
+            if status == Status::Data {
+                continue;
+            }
+            let zeros = vec![0; usize::try_from(len.bytes().0).expect("a simulated array fits the address space")];
+            self.model.check(lba, &zeros, self.model.now()).map_err(Finding::NotZeros)?;
+            if some.is_none() || random.chance(1, 3) {
+                some = Some((lba, len));
+            }
+        }
+        Ok(some)
     }
 
     /// Memory for a command.

@@ -109,7 +109,9 @@ async fn write_back<'a>(
     change(transfer, held, |transfer| {
         if is_judged {
             // What was read of a unit that is wrong without anybody knowing may be in memory.
-            let _ = transfer.parts.writeback.with(|cache| cache.forget_clean(transfer.span().0));
+            let (parts, stripe) = (transfer.parts, transfer.span().0);
+            let _ = parts.writeback.with(|cache| cache.forget_clean(stripe));
+            parts.zeros.note_written(&parts.content_of(stripe.0..stripe.0 + 1));
         }
     })
     .await?;

@@ -181,9 +181,11 @@ async fn write_run<'a>(
     mut obtained: impl FnMut(&Transfer<'a>),
 ) -> Result<(), EngineError> {
     let mut at = range.start;
+    transfer.begin_zeroing(&range);
     while at < range.end {
         transfer.begin(at, part_len(transfer.parts, at, range.end), Sectors(at.0 - start.0));
         let Some(mut held) = take(transfer).await? else {
+            transfer.is_punched = false;
             has_cached.set(true);
             at.0 += transfer.len.0;
             continue;
@@ -193,6 +195,7 @@ async fn write_run<'a>(
         result?;
         at.0 += transfer.len.0;
     }
+    transfer.end_zeroing();
     Ok(())
 }
 
@@ -221,6 +224,9 @@ async fn take<'a>(transfer: &mut Transfer<'a>) -> Result<Option<Held<'a>>, Engin
 /// Has the cache take a part in. False: there is no room, and it need not.
 pub(super) fn take_in(transfer: &Transfer<'_>, must: bool) -> bool {
     let Transfer { parts, goal, at, len, content, .. } = transfer;
+    if *goal == Goal::Write {
+        parts.zeros.note_written(&(*at..Lba(at.0 + len.0)));
+    }
     let taken = parts.writeback.with(|cache| match (goal, &content.request) {
         (Goal::Write, Some(buf)) => {
             let byte = |sectors: Sectors| usize::try_from(sectors.bytes().0).expect("a buffer fits the address space");

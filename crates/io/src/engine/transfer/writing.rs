@@ -1,7 +1,7 @@
 //! Carrying out what a plan writes: through the log where there is one, in place, and its checksums.
 
-use uraid_layout::plan::Buffer;
-use uraid_layout::{DiskSector, Level, Location, MemberSet, Owner, Sectors};
+use uraid_layout::plan::{Buffer, DiskIo, Plan};
+use uraid_layout::{DiskSector, Lba, Level, Location, MemberSet, Owner, Sectors};
 
 use super::{Goal, Transfer, end, proof};
 use crate::cache::Source;
@@ -80,8 +80,9 @@ pub(in crate::engine) async fn log<'a>(transfer: &mut Transfer<'a>) -> Result<Op
     if parts.counts_logged() && form == Form::Content {
         note_committed(transfer);
     }
-    if parts.flusher.failures().is_empty() {
-        parts.replies.answer(parts.tasks().current(), true);
+    if parts.flusher.failures().is_empty() && parts.replies.answer(parts.tasks().current(), true) {
+        // Whoever reads it waits until it is in place.
+        transfer.note_zeroed();
     }
     Ok(Some(logged))
 }
@@ -152,6 +153,7 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
             take_over(transfer);
         }
         let call = issue(transfer).await;
+        transfer.is_punched &= transfer.plan.writes().iter().all(|io| is_zeroed(transfer, io));
         if call.cannot_zero.is_empty() {
             break call.failed;
         }
@@ -229,14 +231,13 @@ async fn issue(transfer: &Transfer<'_>) -> Call {
     let may_punch = matches!(transfer.goal, Goal::Zero { may_punch: true });
     members.operations.begin_call(Purpose::Writes);
     for io in plan.writes() {
+        let is_zero = io.len >= ZERO_OPERATION_MIN && is_zeros(plan, io);
         let is_left_out = members.rebuilding().contains(io.member) && !matches!(transfer.goal, Goal::Rebuild { .. });
         if planted!(RebuildingUnwritten) && is_left_out {
             continue;
         }
-        let is_zero = plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes);
         for (member, offset) in members.targets(io.member, io.sector, is_copy) {
-            let may_zero = io.len >= ZERO_OPERATION_MIN && !members.cannot_zero().contains(member);
-            if may_zero && is_zero {
+            if is_zero && !members.cannot_zero().contains(member) {
                 let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
                 members.operations.piecewise(member, kind, offset, end(io)).finish();
                 members.counters.borrow_mut().zero(member);
@@ -253,10 +254,24 @@ async fn issue(transfer: &Transfer<'_>) -> Call {
     members.operations.end_call().await
 }
 
+/// Whether an operation writes nothing but zeros.
+fn is_zeros(plan: &Plan, io: &DiskIo) -> bool {
+    plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes)
+}
+
+/// Whether zeros are written without sending them.
+fn is_zeroed(transfer: &Transfer<'_>, io: &DiskIo) -> bool {
+    let can_zero = !transfer.parts.members.cannot_zero().contains(io.member);
+    can_zero && io.len >= ZERO_OPERATION_MIN && is_zeros(transfer.plan, io)
+}
+
 /// Lets what is about to be written take the place of what the cache holds of it, and leaves the new parity there.
 fn take_over(transfer: &mut Transfer<'_>) {
     let Transfer { parts, goal, at, len, plan, content, .. } = transfer;
     let (parts, geometry) = (*parts, parts.geometry());
+    if *goal == Goal::Write {
+        parts.zeros.note_written(&(*at..Lba(at.0 + len.0)));
+    }
     let _ = parts.writeback.with(|cache| {
         if !content.cached.flies() {
             let source = match (*goal, &content.request) {

@@ -1,0 +1,137 @@
+//! What is known to read as zeros, for clients that ask: what is [blank](super::blank), and what else is
+//! [known](super::zeros).
+//!
+//! When the server starts, holes of the members' files tell. Only parity stripes count that are holes on all members:
+//! their content is zeros whoever is asked for it. Where blocks have checksums, a hole may be what a file system has
+//! made of content, and nothing counts.
+
+use std::ops::Range;
+
+use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, StripeId};
+
+use super::core::Core;
+use super::error::EngineError;
+use super::parts::Parts;
+use super::zeros::Status;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Known<'a>(&'a Core);
+
+impl<'a> Known<'a> {
+    pub(super) fn of(core: &'a Core) -> Self {
+        Self(core)
+    }
+
+    /// What is known of a range: of at most so many parts of it, from its start on, each with its end. What can't be
+    /// read is not zeros.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub fn status(&self, range: &Range<Lba>, most: usize) -> Result<Vec<(Status, Lba)>, EngineError> {
+        let sides = &self.0.sides;
+        sides.below.members.check_frozen()?;
+        let lost = sides.lost();
+        let mut found: Vec<(Status, Lba)> = Vec::new();
+        let mut at = range.start;
+        while at < range.end {
+            let (status, end) = self.status_at(at, range.end, &lost);
+            let is_room = found.len() < most;
+            match found.last_mut() {
+                Some(last) if last.0 == status => last.1 = end,
+                _ if is_room => found.push((status, end)),
+                _ => break,
+            }
+            at = end;
+        }
+        Ok(found)
+    }
+
+    fn status_at(&self, at: Lba, end: Lba, lost: &[Range<Lba>]) -> (Status, Lba) {
+        let (parts, side_end) = self.0.sides.at(at);
+        let (is_blank, end) = parts.blanks.run(parts.geometry(), at, end.min(side_end));
+        if is_blank {
+            return (if parts.blanks.may_punch() { Status::Hole } else { Status::Zeros }, end);
+        }
+        // Ascending.
+        let next = lost.partition_point(|range| range.end <= at);
+        match lost.get(next).filter(|_| !planted!(LostCalledZeros)) {
+            Some(range) if range.start <= at => (Status::Data, range.end.min(end)),
+            next => parts.zeros.run(at, next.map_or(end, |range| end.min(range.start))),
+        }
+    }
+
+    /// Begins a search for what reads as zeros: the members' holes are to be found now. False: they would not tell.
+    #[must_use]
+    pub fn begin_search(&self) -> bool {
+        let begins = self.may_search() && !self.0.has_transfers();
+        if begins {
+            let zeros = &self.0.sides.below.zeros;
+            zeros.begin_search();
+            // Members have something else.
+            for (lba, content) in self.0.sides.caches().flat_map(|cache| cache.dirty()) {
+                zeros.note_written(&(lba..Lba(lba.0 + Bytes(content.len() as u64).whole_sectors().0)));
+            }
+        }
+        begins
+    }
+
+    /// Ends it, with the holes that were found, by slot and ascending. They need space if they are not `Status::Hole`.
+    pub fn end_search(&self, holes: &[Vec<Range<Bytes>>], status: Status) {
+        let Parts { members, zeros, .. } = &self.0.sides.below;
+        let geometry = self.0.sides.below.geometry();
+        if self.may_search() && holes.len() >= geometry.members() {
+            let of = |member: MemberIndex| {
+                let data = members.offset(member, DiskSector(0)).0;
+                let within = |bytes: u64| bytes.saturating_sub(data);
+                let sectors = move |hole: &Range<Bytes>| {
+                    within(hole.start.0).div_ceil(SECTOR_BYTES)..within(hole.end.0) / SECTOR_BYTES
+                };
+                holes[member.index()].iter().map(sectors).collect::<Vec<_>>()
+            };
+            let common = geometry.all_members().iter().map(of).reduce(|one, other| common(&one, &other));
+            for stripes in common.unwrap_or_default().iter().filter_map(|hole| stripes_within(geometry, hole)) {
+                zeros.note_found(&self.0.sides.below.content_of(stripes), status);
+            }
+        }
+        zeros.end_search();
+    }
+
+    /// Whether holes of the members' files tell what reads as zeros: all members are there and have everything, and
+    /// nothing is over what they have.
+    fn may_search(&self) -> bool {
+        let Parts { members, sums, overlay, .. } = &self.0.sides.below;
+        let is_whole = members.missing().is_empty() && members.rebuilding().is_empty() && members.twin().is_none();
+        let is_plain = sums.is_none() && members.between().is_none() && overlay.borrow().is_empty();
+        is_whole && is_plain && !members.is_suspect() && !members.is_frozen()
+    }
+}
+
+/// What two lists of ascending ranges have in common.
+fn common(one: &[Range<u64>], other: &[Range<u64>]) -> Vec<Range<u64>> {
+    let (mut ones, mut others, mut common) = (one.iter().peekable(), other.iter().peekable(), Vec::new());
+    while let (Some(one), Some(other)) = (ones.peek(), others.peek()) {
+        let both = one.start.max(other.start)..one.end.min(other.end);
+        if one.end <= other.end {
+            ones.next();
+        } else {
+            others.next();
+        }
+        if !both.is_empty() {
+            common.push(both);
+        }
+    }
+    common
+}
+
+/// The parity stripes all units of which lie within such sectors of their members.
+fn stripes_within(geometry: &Geometry, sectors: &Range<u64>) -> Option<Range<u64>> {
+    let count = geometry.stripes().0;
+    let cells = (0_u16..).map(Cell).take(geometry.maps().first()?.cells());
+    let first = |stripe| cells.clone().map(move |cell| geometry.sector(StripeId(stripe), cell).0);
+    let (start, end) = (first(0).min()?, first(0).max()? + geometry.chunk().0);
+    let stride = if count > 1 { first(1).min()? - start } else { end };
+    let from = sectors.start.saturating_sub(start).div_ceil(stride);
+    let to = sectors.end.checked_sub(end)? / stride + 1;
+    Some(from..to.min(count)).filter(|stripes| !stripes.is_empty())
+}

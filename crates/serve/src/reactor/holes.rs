@@ -1,0 +1,51 @@
+//! Finding out, when the server starts, which parts of the array read as zeros: those that are holes of all members.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+use uraid_io::engine::Status;
+use uraid_io::member::{Member, MemberError};
+use uraid_layout::Bytes;
+
+use super::Reactor;
+use crate::disk::LiveDisk;
+
+/// Holes of one member that are looked for; what is beyond counts as content.
+const HOLES_MAX: usize = 1 << 16;
+
+/// Tells the engine. Clients are served meanwhile.
+pub(crate) async fn search<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
+    let count = reactor.engine.borrow().geometry().members();
+    let members: Vec<_> = reactor.engine.borrow().disk().members().iter().take(count).cloned().collect();
+    if !members.iter().any(|member| member.as_ref().is_some_and(|member| !member.is_device())) {
+        return;
+    }
+    if !reactor.engine.borrow().zeros().begin_search() {
+        return;
+    }
+    let found = spawn_blocking(move || find(&members)).await;
+    let (holes, status) = match found {
+        Ok(Ok(found)) => found,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "holes of a member do not tell what reads as zeros");
+            (Vec::new(), Status::Data)
+        }
+        // The server ends.
+        Err(_) => return,
+    };
+    reactor.engine.borrow().zeros().end_search(&holes, status);
+}
+
+/// The holes of all members.
+fn find(members: &[Option<Arc<Member>>]) -> Result<(Vec<Vec<Range<Bytes>>>, Status), MemberError> {
+    let mut status = Status::Hole;
+    let mut holes = Vec::new();
+    for member in members.iter().flatten() {
+        let (found, lacks_space) = member.holes(HOLES_MAX)?;
+        status = if lacks_space { status } else { Status::Zeros };
+        holes.push(found);
+    }
+    Ok((holes, status))
+}
