@@ -118,7 +118,7 @@ pub(super) fn gather(
             Read::Superblock(superblock) => *superblock,
             Read::LogHeader(header) => {
                 let runs = log_device::runs(&member);
-                return Ok(Either::Log(OpenedLog { device: member, path, header, runs, size, sector_size }));
+                return Ok(Either::Log(Box::new(OpenedLog { device: member, path, header, runs, size, sector_size })));
             }
         };
         let expected = superblock.areas.member_size;
@@ -135,7 +135,7 @@ pub(super) fn gather(
             for (_, read) in read {
                 match read {
                     Either::Member(member) => named.members.push(*member),
-                    Either::Log(log) => named.logs.push(log),
+                    Either::Log(log) => named.logs.push(*log),
                 }
             }
             Ok(named)
@@ -146,7 +146,7 @@ pub(super) fn gather(
 /// What a path leads to.
 enum Either {
     Member(Box<Opened<Member>>),
-    Log(OpenedLog<Member>),
+    Log(Box<OpenedLog<Member>>),
 }
 
 /// Lets those through who can go on.

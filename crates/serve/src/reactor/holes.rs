@@ -15,6 +15,9 @@ use crate::disk::LiveDisk;
 /// Holes of one member that are looked for; what is beyond counts as content.
 const HOLES_MAX: usize = 1 << 16;
 
+/// Ranges of a member, ascending.
+type Holes = Vec<Range<Bytes>>;
+
 /// Tells the engine. Clients are served meanwhile.
 pub(crate) async fn search<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
     let count = reactor.engine.borrow().geometry().members();
@@ -39,7 +42,7 @@ pub(crate) async fn search<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
 }
 
 /// The holes of all members.
-fn find(members: &[Option<Arc<Member>>]) -> Result<(Vec<Vec<Range<Bytes>>>, Status), MemberError> {
+fn find(members: &[Option<Arc<Member>>]) -> Result<(Vec<Holes>, Status), MemberError> {
     let mut status = Status::Hole;
     let mut holes = Vec::new();
     for member in members.iter().flatten() {
