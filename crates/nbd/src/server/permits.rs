@@ -285,7 +285,8 @@ mod tests {
         let mut fence = pin!(last.fence(|| false, LONG));
         assert!(!is_ready(fence.as_mut()).await);
         assert!(!is_ready(waits.as_mut()).await);
-        (there.answer(false), new.answer(false));
+        there.answer(false);
+        new.answer(false);
         assert!(is_ready(waits.as_mut()).await, "those before it are there");
         assert!(!is_ready(fence.as_mut()).await, "one has left that had not begun");
     }
