@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::task::{LocalSet, spawn_local};
-use tokio::time::timeout;
 use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::{Endpoint, ExportInfo, Listener, Scheme, Tls, UnixSocket};
@@ -33,9 +32,6 @@ use crate::signals::Signals;
 use crate::smart::Smart;
 use crate::spare::Spare;
 use crate::systemd::Notifier;
-
-/// How long clients wait at the start until it is known what reads as zeros.
-const SEARCH_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// How long a stop may take before a log message says what it waits for.
 const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
@@ -154,9 +150,7 @@ pub async fn serve<D: LiveDisk>(
         spawn_local(socket::serve(Rc::clone(&control), socket, Rc::clone(&door)));
     }
     let metrics = exporter.as_ref().map(Exporter::url);
-    // Clients that come first should know what to skip, unless that takes long.
-    let searching = spawn_local(holes::search(Rc::clone(reactor)));
-    let _ = timeout(SEARCH_TIME_MAX, searching).await;
+    holes::search(Rc::clone(reactor)).await;
     announce(&Reachable { endpoints: listener.endpoints(), scheme, info: &info, unit, metrics })?;
     let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(reactor), Rc::clone(description)));
     notifier.ready();
