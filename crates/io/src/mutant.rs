@@ -47,6 +47,7 @@ mutants! {
     EdgesVolatile: "what covers a sector in part is not made durable",
     JoinerUntold: "the journal of a member that joins is not told what is not to be done again",
     LogCopyUnmended: "a record that one log device lacks is not written there at the next start",
+    RunBegunUnasked: "a round that marks members as written follows another one before log devices are marked",
     RecordKeptTwice: "a round of superblocks goes on while another task has begun one",
     LogsUnmarked: "log devices are not marked with the run that begins",
     LogMarkUnflushed: "members are marked as written before the marks of the log devices are durable",

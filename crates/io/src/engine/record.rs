@@ -358,15 +358,20 @@ impl Record {
     /// Writes that come before the next round, if that marks the members as written: each log device is marked with the
     /// run that begins. From then on one without that mark lacks what others have.
     pub(super) fn log_marks(&self) -> Writes {
-        let begins = self.round.is_none() && self.durable.is_clean && !self.wanted.is_clean;
-        let logs = if begins && !planted!(LogsUnmarked) { self.logs() } else { LogSet::EMPTY };
-        if logs.is_empty() || self.has_given_up {
+        let logs = if self.begins_run() && !planted!(LogsUnmarked) { self.logs() } else { LogSet::EMPTY };
+        if logs.is_empty() {
             return Writes::new();
         }
         let mut block = Buf::zeroed(BLOCK.bytes());
         block.as_mut()[..MARK_BYTES].copy_from_slice(&encode_mark(self.any().journal));
         let of = |log| MARKS.map(|at| (log_place(log), at, block.lease_read(0..BLOCK_BYTES)));
         logs.iter().flat_map(of).collect()
+    }
+
+    /// Whether the next round marks the members as written, so that a run of the log devices begins.
+    fn begins_run(&self) -> bool {
+        let begins = self.round.is_none() && self.durable.is_clean && !self.wanted.is_clean;
+        begins && !self.has_given_up && !self.logs().is_empty()
     }
 
     /// Whether a round is to begin.
@@ -453,7 +458,8 @@ impl Record {
     }
 
     /// The next step of a round: superblocks to be written, all at once. Then [`Record::step_members`] are to be
-    /// flushed, and after that comes the next step. None: all that is wanted is on record.
+    /// flushed, and after that comes the next step. None: all that is wanted is on record. Nothing to be written: what
+    /// [`Record::log_marks`] says comes first.
     pub(crate) fn next_step(&mut self) -> Option<Writes> {
         while !self.has_given_up {
             match self.round.take() {
@@ -468,6 +474,10 @@ impl Record {
                     self.step = std::mem::take(&mut self.later);
                     if self.step_members().is_empty() {
                         self.durable = state;
+                        if self.begins_run() && !planted!(RunBegunUnasked) {
+                            // What comes before that round is not the record's to write.
+                            return Some(Writes::new());
+                        }
                         continue;
                     }
                     self.round = Some(state);

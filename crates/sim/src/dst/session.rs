@@ -275,7 +275,8 @@ impl<'a> Session<'a> {
     /// Whether a log device is left beside these and all that have failed something, where the log is on such devices.
     fn has_log_beside(&self, lost: LogSet) -> bool {
         let truth = self.engine.superblock();
-        let failed = self.disk.struck_logs().union(lost);
+        // Who is missing may not be on record as failed yet.
+        let failed = self.disk.struck_logs().union(lost).union(self.engine.troubles().failed_logs);
         truth.logs.as_ref().is_none_or(|logs| !logs.active().minus(failed).is_empty())
     }
 
