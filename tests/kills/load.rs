@@ -182,7 +182,8 @@ impl Connection<'_> {
             return Ok(());
         }
         let kind = match command {
-            Command::WriteZeroes | Command::Trim => Kind::Zeroes,
+            Command::WriteZeroes => Kind::Zeroes,
+            Command::Trim => Kind::Either,
             _ => Kind::Data,
         };
         let fua = self.random.below(100) < fua;

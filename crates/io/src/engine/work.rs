@@ -68,14 +68,15 @@ impl Work {
             Command::ReadBytes { at, buf } => Self::ReadBytes(ticket, at, buf),
             Command::WriteBytes { at, buf, fua } => {
                 let len = Bytes(buf.len() as u64);
-                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: Some(buf), fua, may_punch: false })
+                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: Some(buf), fua })
             }
-            Command::ZeroBytes { at, len, fua, may_punch } => {
-                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: None, fua, may_punch })
+            Command::ZeroBytes { at, len, fua } => {
+                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: None, fua })
             }
             Command::WriteZeroes { fua, may_punch, .. } => {
                 Self::Write(write::Request::zeroes(ticket, sectors, may_punch, fua))
             }
+            Command::Trim { fua, .. } => Self::Write(write::Request::zeroes(ticket, sectors, true, fua)),
             Command::Flush => Self::Flush(ticket),
             Command::Close => Self::Close(ticket),
             Command::Fail { member } => Self::Fail(ticket, member),

@@ -1,16 +1,13 @@
-//! Finding out, when the server starts, which parts of the array read as zeros: those that are holes of all members;
-//! and which members can give space back.
+//! Finding out, when the server starts, which parts of the array read as zeros: those that are holes of all members.
 
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::task::{spawn_blocking, spawn_local};
-use tokio::time::timeout;
+use tokio::task::spawn_blocking;
 use uraid_io::engine::Status;
 use uraid_io::member::{Member, MemberError};
-use uraid_layout::{Bytes, MemberIndex, MemberSet};
+use uraid_layout::Bytes;
 
 use super::Reactor;
 use crate::disk::LiveDisk;
@@ -18,26 +15,17 @@ use crate::disk::LiveDisk;
 /// Holes of one member that are looked for; what is beyond counts as content.
 const HOLES_MAX: usize = 1 << 16;
 
-/// How long clients wait for it.
-const TIME_MAX: Duration = Duration::from_millis(500);
+/// Ranges of a member, ascending.
+type Holes = Vec<Range<Bytes>>;
 
-/// Holes of each member, by slot.
-type Holes = Vec<Vec<Range<Bytes>>>;
-
-/// Tells the engine, before clients come unless that takes long.
+/// Tells the engine. Clients are served meanwhile.
 pub(crate) async fn search<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
-    // It goes on meanwhile.
-    let _ = timeout(TIME_MAX, spawn_local(find_out(reactor))).await;
-}
-
-async fn find_out<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
     let count = reactor.engine.borrow().geometry().members();
     let members: Vec<_> = reactor.engine.borrow().disk().members().iter().take(count).cloned().collect();
-    let searches = reactor.engine.borrow().zeros().begin_search();
-    let asked = members.clone();
-    let Ok(able) = spawn_blocking(move || able(&asked)).await else { return };
-    reactor.engine.borrow().note_can_punch(able);
-    if !searches {
+    if !members.iter().any(|member| member.as_ref().is_some_and(|member| !member.is_device())) {
+        return;
+    }
+    if !reactor.engine.borrow().zeros().begin_search() {
         return;
     }
     let found = spawn_blocking(move || find(&members)).await;
@@ -53,14 +41,8 @@ async fn find_out<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
     reactor.engine.borrow().zeros().end_search(&holes, status);
 }
 
-/// The members that can give space back.
-fn able(members: &[Option<Arc<Member>>]) -> MemberSet {
-    let slots = (0..).map(MemberIndex).zip(members);
-    slots.filter(|(_, member)| member.as_ref().is_some_and(|member| member.can_punch())).map(|(slot, _)| slot).collect()
-}
-
 /// The holes of all members.
-fn find(members: &[Option<Arc<Member>>]) -> Result<(Holes, Status), MemberError> {
+fn find(members: &[Option<Arc<Member>>]) -> Result<(Vec<Holes>, Status), MemberError> {
     let mut status = Status::Hole;
     let mut holes = Vec::new();
     for member in members.iter().flatten() {
