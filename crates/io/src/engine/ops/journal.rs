@@ -182,6 +182,10 @@ async fn put(parts: &Parts, journal: &Journal, wanted: Wanted) -> Result<bool, E
         // Those who wait for a place would only wake each other.
         journal.arrived.wake(parts.tasks());
     }
+    if result.is_err() {
+        // Nobody who waits for what was on its way gets it.
+        journal.changed.wake(parts.tasks());
+    }
     match result? {
         Put::Done => settle(parts),
         // Nothing has changed: whoever waits for room goes on when there is.
