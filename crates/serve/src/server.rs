@@ -150,6 +150,7 @@ pub async fn serve<D: LiveDisk>(
         spawn_local(socket::serve(Rc::clone(&control), socket, Rc::clone(&door)));
     }
     let metrics = exporter.as_ref().map(Exporter::url);
+    holes::search(Rc::clone(reactor)).await;
     announce(&Reachable { endpoints: listener.endpoints(), scheme, info: &info, unit, metrics })?;
     let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(reactor), Rc::clone(description)));
     notifier.ready();
@@ -208,7 +209,6 @@ fn spawn_upkeep<D: LiveDisk>(parts: &Parts<D>, is_read_only: bool, scrub_every: 
     if !is_read_only {
         spawn_local(Rc::clone(spares).keep_whole());
     }
-    spawn_local(holes::search(Rc::clone(reactor)));
     spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members)));
     spawn_local(laggards::watch(Rc::clone(reactor)));
 }

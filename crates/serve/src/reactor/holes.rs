@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, spawn_local};
+use tokio::time::timeout;
 use uraid_io::engine::Status;
 use uraid_io::member::{Member, MemberError};
 use uraid_layout::Bytes;
@@ -15,11 +17,19 @@ use crate::disk::LiveDisk;
 /// Holes of one member that are looked for; what is beyond counts as content.
 const HOLES_MAX: usize = 1 << 16;
 
-/// Ranges of a member, ascending.
-type Holes = Vec<Range<Bytes>>;
+/// How long clients wait for it.
+const TIME_MAX: Duration = Duration::from_millis(500);
 
-/// Tells the engine. Clients are served meanwhile.
+/// Holes of each member, by slot.
+type Holes = Vec<Vec<Range<Bytes>>>;
+
+/// Tells the engine, before clients come unless that takes long.
 pub(crate) async fn search<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
+    // It goes on meanwhile.
+    let _ = timeout(TIME_MAX, spawn_local(find_out(reactor))).await;
+}
+
+async fn find_out<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
     let count = reactor.engine.borrow().geometry().members();
     let members: Vec<_> = reactor.engine.borrow().disk().members().iter().take(count).cloned().collect();
     if !members.iter().any(|member| member.as_ref().is_some_and(|member| !member.is_device())) {
@@ -42,7 +52,7 @@ pub(crate) async fn search<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
 }
 
 /// The holes of all members.
-fn find(members: &[Option<Arc<Member>>]) -> Result<(Vec<Holes>, Status), MemberError> {
+fn find(members: &[Option<Arc<Member>>]) -> Result<(Holes, Status), MemberError> {
     let mut status = Status::Hole;
     let mut holes = Vec::new();
     for member in members.iter().flatten() {
