@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use uraid_serve::health::words;
 use uraid_serve::protocol::{Lost, Replace, Request, Status, Stopped};
-use uraid_serve::text::{size, visible};
+use uraid_serve::text::size;
 
 use crate::server_args::ServerArgs;
 use crate::terminal::print;
@@ -39,10 +39,7 @@ pub(crate) fn run(args: &StopArgs) -> Result<()> {
         // If standard error is closed, nobody wants to know.
         let _ = writeln!(io::stderr(), "{}", waiting(before.as_ref().ok()));
     })?;
-    match before.as_ref().map(|before| before.name.as_str()) {
-        Ok(name) if !name.is_empty() => print(format_args!("stopped {}", visible(name)))?,
-        _ => print(format_args!("stopped"))?,
-    }
+    print(format_args!("stopped"))?;
     if let Some(Replace { slot, path, .. }) = before.as_ref().ok().and_then(|before| before.replace.as_ref()) {
         let path = path.as_ref().map_or_else(String::new, |path| format!(" to {path}"));
         print(format_args!(

@@ -456,6 +456,46 @@ fn log_devices_that_went_back_in_time_do_not_count() {
     }
 }
 
+/// What only log devices have is not done without because the last of them fails while the array is opened.
+#[test]
+fn opening_goes_on_without_a_log_device_that_fails_and_not_without_the_last_one() {
+    let Made { images, .. } = journaled();
+    let mut power = Power::new(images.clone(), usize::MAX);
+    let (mut engine, _pool) = engine_of(&mut power, &images, LogSet::EMPTY);
+    assert!(put(&mut engine, 0, 1)[0].result.is_ok());
+    drop(engine);
+    let left = power.cut(&mut Random(1));
+    for failing in [1, 2] {
+        let mut power = Power::new(left.clone(), usize::MAX);
+        for member in (0..failing).map(|number| log_place(log(number))) {
+            power.inner.fail(Fault { member, name: OpName::Flush, after: 0, count: u64::MAX, errno: Errno::IO });
+        }
+        let opened = open(&mut power, &left, LogSet::EMPTY, Access::ReadWrite);
+        match failing {
+            1 => assert!(opened.is_ok(), "the other one has everything"),
+            _ => assert!(matches!(opened, Err(RecoverError::LogsLost { .. }))),
+        }
+    }
+}
+
+/// The round that marks the members as written follows at once on another one, which has another reason.
+#[test]
+fn log_devices_are_marked_though_members_are_given_up_just_then() {
+    let Made { images, .. } = journaled();
+    let mut power = Power::new(images.clone(), usize::MAX);
+    let (mut engine, _pool) = engine_of(&mut power, &images, LogSet::EMPTY);
+    engine.submit(0, Command::Fail { member: MemberIndex(2) });
+    assert!(put(&mut engine, 8, 1).iter().all(|reply| reply.result.is_ok()));
+    assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(2)));
+    drop(engine);
+    let left = power.cut(&mut Random(1));
+    assert_eq!(
+        taken(&left, OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true })
+            .expect("it has all that was written"),
+        [true, true]
+    );
+}
+
 /// A record that has rotted on one device is read from the other, and written to the first again before that may be
 /// all that is left.
 #[test]
