@@ -478,24 +478,6 @@ fn opening_goes_on_without_a_log_device_that_fails_and_not_without_the_last_one(
     }
 }
 
-/// The round that marks the members as written follows at once on another one, which has another reason.
-#[test]
-fn log_devices_are_marked_though_members_are_given_up_just_then() {
-    let Made { images, .. } = journaled();
-    let mut power = Power::new(images.clone(), usize::MAX);
-    let (mut engine, _pool) = engine_of(&mut power, &images, LogSet::EMPTY);
-    engine.submit(0, Command::Fail { member: MemberIndex(2) });
-    assert!(put(&mut engine, 8, 1).iter().all(|reply| reply.result.is_ok()));
-    assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(2)));
-    drop(engine);
-    let left = power.cut(&mut Random(1));
-    assert_eq!(
-        taken(&left, OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true })
-            .expect("it has all that was written"),
-        [true, true]
-    );
-}
-
 /// A record that has rotted on one device is read from the other, and written to the first again before that may be
 /// all that is left.
 #[test]
