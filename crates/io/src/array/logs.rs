@@ -8,7 +8,6 @@ use uuid::Uuid;
 
 use super::error::OpenError;
 use super::judge::SetAside;
-use super::open::OpenOptions;
 use crate::format::log_device::LogHeader;
 use crate::format::superblock::{LogDevices, LogIndex, LogSet, Superblock};
 use crate::member::Access;
@@ -99,7 +98,7 @@ pub(super) fn check_presence(
     truth: &Superblock,
     lost: LogSet,
     set_aside: &[(PathBuf, SetAside)],
-    options: OpenOptions,
+    (access, allow_degraded, force): (Access, bool, bool),
 ) -> Result<(), OpenError> {
     let Some(logs) = &truth.logs else { return Ok(()) };
     if lost.is_empty() {
@@ -107,7 +106,6 @@ pub(super) fn check_presence(
     }
     let missing: Vec<Uuid> = lost.iter().map(|log| logs.devices[usize::from(log.0)].uuid).collect();
     let set_aside = set_aside.to_vec();
-    let OpenOptions { access, allow_degraded, force } = options;
     // As a last resort what is in place is read without what was only in the log.
     let is_only_read = access != Access::ReadWrite && (truth.is_clean || force && access == Access::ReadOnly);
     if logs.active() == lost && !(is_only_read && allow_degraded) && !planted!(NoLogsAccepted) {

@@ -194,8 +194,9 @@ impl<D: Disk> Array<D> {
         check_sizes(&members, &verdict)?;
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
         let logs_beside = [found.set_aside.clone(), unreadable.clone()].concat();
+        let may = (options.access, options.allow_degraded, options.force);
         if needs_logs || !verdict.superblock.is_clean {
-            logs::check_presence(&verdict.superblock, found.lost, &logs_beside, options)?;
+            logs::check_presence(&verdict.superblock, found.lost, &logs_beside, may)?;
         }
         let set_aside = [verdict.asides(&candidates), found.set_aside, unreadable].concat();
         let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone());
