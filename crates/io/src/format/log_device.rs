@@ -1,7 +1,7 @@
 //! What a log device says of itself. Its header says whose it is, and who it is; that never changes, and there are
-//! three copies where members have their superblocks. Its marks say of which run of the journal it has every record. What
-//! counts is what the members say: a device that is not in their tables, is there as failed, or has no mark of the run
-//! that an array was in when it was not closed, has nothing that anybody needs.
+//! three copies where members have their superblocks. Its marks say of which run of the journal it has every record.
+//! What counts is what the members say: a device that is not in their tables, is there as failed, or has no mark of
+//! the run that an array was in when it was not closed, has nothing that anybody needs.
 
 use uraid_layout::Bytes;
 use uuid::Uuid;

@@ -1,13 +1,13 @@
 //! Permits for connections, of which there are so many: who holds them, and who must give way.
 //!
-//! When all are taken, a new connection takes the permit of one that is still shaking hands: the oldest one of the host
-//! with the most connections. So silent peers keep nobody out. After its handshake a client keeps its permit.
-//! No lock is taken for a request, only when a connection arrives, finishes its handshake and ends.
+//! When all are taken, a new connection takes the permit of one that is still shaking hands: the oldest one of the
+//! host with the most connections. So silent peers keep nobody out. After its handshake a client keeps its permit. No
+//! lock is taken for a request, only when a connection arrives, finishes its handshake and ends.
 //!
 //! A permit is held until everything has ended that the client has asked to be changed, though its connection is
-//! closed. A client is served when that is so of every connection before its own that was closed by then: whoever comes after a
-//! client that has died finds nothing of it still under way, and nothing of it lands on what the newcomer writes. Only
-//! the task of a connection knows whether it was closed, so each is asked.
+//! closed. A client is served when that is so of every connection before its own that was closed by then: whoever
+//! comes after a client that has died finds nothing of it still under way, and nothing of it lands on what the
+//! newcomer writes. Only the task of a connection knows whether it was closed, so each is asked.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
