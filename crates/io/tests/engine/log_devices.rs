@@ -380,6 +380,15 @@ fn a_device_that_was_missing_once_is_never_read_again() {
     assert_eq!([0, 8, 16].map(|lba| block_of(&mut engine, lba)), [1, 0, 3]);
 }
 
+/// What is left of an array when the power goes after the first block was written durably.
+fn cut_after_a_write(images: &Members, fill: u8) -> Members {
+    let mut power = Power::new(images.clone(), usize::MAX);
+    let (mut engine, _pool) = engine_of(&mut power, images, LogSet::EMPTY);
+    assert!(put(&mut engine, 0, fill)[0].result.is_ok());
+    drop(engine);
+    power.cut(&mut Random(1))
+}
+
 /// Which of an array's log devices it takes, as they are in these images.
 fn taken(images: &Members, options: OpenOptions) -> Result<Vec<bool>, OpenError> {
     let sector_size = Bytes(512);
@@ -423,11 +432,7 @@ fn log_devices_that_went_back_in_time_do_not_count() {
     let Made { images: new, .. } = journaled();
     let mut before = new.clone();
     for run in 0..3 {
-        let mut power = Power::new(before.clone(), usize::MAX);
-        let (mut engine, _pool) = engine_of(&mut power, &before, LogSet::EMPTY);
-        assert!(put(&mut engine, 0, 1 + run)[0].result.is_ok());
-        drop(engine);
-        let killed = power.cut(&mut Random(1));
+        let killed = cut_after_a_write(&before, 1 + run);
         assert_eq!(taken(&killed, options(false)).expect("all are there"), [true, true]);
         for other in [&new, &before] {
             let old = with(&killed, &[1], other);
@@ -459,12 +464,7 @@ fn log_devices_that_went_back_in_time_do_not_count() {
 /// What only log devices have is not done without because the last of them fails while the array is opened.
 #[test]
 fn opening_goes_on_without_a_log_device_that_fails_and_not_without_the_last_one() {
-    let Made { images, .. } = journaled();
-    let mut power = Power::new(images.clone(), usize::MAX);
-    let (mut engine, _pool) = engine_of(&mut power, &images, LogSet::EMPTY);
-    assert!(put(&mut engine, 0, 1)[0].result.is_ok());
-    drop(engine);
-    let left = power.cut(&mut Random(1));
+    let left = cut_after_a_write(&journaled().images, 1);
     for failing in [1, 2] {
         let mut power = Power::new(left.clone(), usize::MAX);
         for member in (0..failing).map(|number| log_place(log(number))) {

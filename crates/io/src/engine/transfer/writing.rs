@@ -160,8 +160,9 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
         // A member turned out to have no operation for zeroing.
         members.note_cannot_zero(call.cannot_zero);
     };
-    let (unwritten, untaken) = (failed, untaken(transfer, failed));
-    let failed = if is_spared(transfer, failed) { MemberSet::EMPTY } else { failed };
+    let (unwritten, is_spared) = (failed, is_spared(transfer, failed));
+    let untaken = if is_spared || is_had(parts) { failed } else { MemberSet::EMPTY };
+    let failed = if is_spared { MemberSet::EMPTY } else { failed };
     if let Err(error) = members.fail(failed)
         && members.is_frozen()
     {
@@ -184,16 +185,14 @@ pub(in crate::engine) fn is_spared(transfer: &Transfer<'_>, failed: MemberSet) -
     matches!(transfer.goal, Goal::Heal { .. }) && is_needed && !planted!(HealFreezes)
 }
 
-/// The members that failed to take something and are kept: they lack it, and others have it. Either it was to heal
-/// them, or the array's other shape has no redundancy: parity would say something else than they do.
-fn untaken(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
-    let (tolerance, own) = (transfer.parts.members.tolerance(), transfer.parts.geometry().tolerance());
-    let is_had = tolerance == 0 && own > 0 && !planted!(UntakenTrusted);
-    if is_had || is_spared(transfer, failed) { failed } else { MemberSet::EMPTY }
+/// Whether others have what members fail to take, who are kept as the array's other shape has no redundancy: parity of
+/// this one would say something else than they do.
+fn is_had(parts: &Parts) -> bool {
+    parts.members.tolerance() == 0 && parts.geometry().tolerance() > 0 && !planted!(UntakenTrusted)
 }
 
-/// Takes out of the lists of bad blocks what has its content now, and into them what members failed to take and are
-/// kept for. Has that durable: who failed to take it.
+/// Takes out of the lists of bad blocks what has its content now, and into them what is `untaken`: what members failed
+/// to take who are kept. Has that durable: who failed to take it.
 async fn settle_lists(transfer: &Transfer<'_>, failed: MemberSet, untaken: MemberSet) -> MemberSet {
     let Parts { members, bad, .. } = transfer.parts;
     if bad.is_empty() && !bad.is_owed() && untaken.is_empty() || planted!(BadBlocksKept) {
