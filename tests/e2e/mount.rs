@@ -12,6 +12,7 @@ mod sectors;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -158,6 +159,36 @@ fn ext4_is_made_used_and_clean_and_survives_lost_members() {
         assert_same(&found, content, &format!("file {file}"));
     }
     fs::write(disk.mount_point.join("more"), &contents[0]).unwrap();
+    disk.unmount();
+    disk.detach();
+    let _ = server.stop();
+}
+
+/// What a file system does not need any more, the members' files do not keep.
+#[test]
+fn fstrim_gives_space_back() {
+    let array = Array::planned(&shape::raid5_of_5_left_symmetric());
+    let _ = array.run_create(64 << 20, &["--sparse"]).success();
+    let server = Server::start(&array);
+    let disk = Disk::attach(&array, &server);
+    let _ = client("mkfs.ext4", ["-q", &disk.device]).success();
+    disk.mount();
+    let space = || array.members().iter().map(|member| fs::metadata(member).unwrap().blocks() * 512).sum::<u64>();
+    let content = Random::new(12).bytes(96 << 20);
+    let name = disk.mount_point.join("file");
+    fs::write(&name, &content).unwrap();
+    fs::write(disk.mount_point.join("kept"), &content[..1 << 20]).unwrap();
+    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
+    let full = space();
+    assert!(full >= 96 << 20, "the file has space");
+    fs::remove_file(&name).unwrap();
+    // Before that is durable its blocks are not free.
+    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
+    let _ = client("fstrim", [&disk.mount_point]).success();
+    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
+    let left = space();
+    assert!(left + (90 << 20) <= full, "{full} bytes became {left}");
+    assert_same(&fs::read(disk.mount_point.join("kept")).unwrap(), &content[..1 << 20], "what is kept");
     disk.unmount();
     disk.detach();
     let _ = server.stop();

@@ -37,6 +37,8 @@ macro_rules! mutants {
 
 mutants! {
     ZerosRemembered: "what reads as zeros is said to be zeros when content is written there",
+    WidenedUnknown: "a parity stripe is given back as a whole though only some of it is zeros",
+    KnownZerosVolatile: "zeros that are there already are not made durable",
     ZerosUndisturbed: "what was written while zeros were is said to be zeros",
     SearchUnwatched: "what was written while holes were looked for is said to be zeros",
     LostCalledZeros: "what nobody has is said to be zeros",
