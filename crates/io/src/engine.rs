@@ -421,7 +421,7 @@ impl<D: Disk, T> Engine<D, T> {
         let may_write = !parts.members.is_read_only();
         let is_held = parts.repairs.is_held.get();
         // Somebody who has to end first may wait for it.
-        let is_awaited = parts.journal.as_ref().is_some_and(Journal::is_awaited);
+        let is_awaited = parts.writeback.is_awaited() || parts.journal.as_ref().is_some_and(Journal::is_pressed);
         for side in core.sides.all().filter(|_| may_write && (!is_held || is_awaited)) {
             while let Some(stripes) = side.writeback.next_run() {
                 self.executor.start(Work::Destage(side.side, stripes));

@@ -11,7 +11,6 @@ use super::held::{self, Held};
 use super::{flush, journal};
 use crate::buf::Buf;
 use crate::engine::error::EngineError;
-use crate::engine::journal::Journal;
 use crate::engine::parts::Parts;
 use crate::engine::replies::{Answerable, Ticket};
 use crate::engine::sides::Sides;
@@ -86,13 +85,11 @@ async fn write_all<'a>(
     }
     // Without write-back nothing that is in memory alone is replied to.
     let is_through = !sides.below.writeback.is_on() && !planted!(LiveTakenIn);
-    let has_cache = sides.below.writeback.cache().is_some();
-    if (request.is_cached || request.is_known && has_cache) && (request.fua || is_through) {
-        keep(&sides.below, request.start, request.len).await?;
-    }
-    if request.fua && request.is_known {
-        // What was there may be in the cache.
-        return flush::flush(sides).await;
+    if (request.is_cached || request.is_known) && (request.fua || is_through) {
+        let end = Lba(request.start.0 + request.len.0);
+        for (parts, Range { start, end }) in sides.split(request.start..end) {
+            keep(parts, start, Sectors(end.0 - start.0)).await?;
+        }
     }
     if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
         flush::durable(&sides.below, flush::Covers::Replied).await?;
@@ -103,7 +100,7 @@ async fn write_all<'a>(
 /// Makes what the cache has of a range durable.
 pub(super) async fn keep(parts: &Parts, start: Lba, len: Sectors) -> Result<(), EngineError> {
     // A change of members that waits for this holds everything else back.
-    let _awaiting = parts.journal.as_ref().map(Journal::begin_awaiting);
+    let _awaiting = (!planted!(KeptUnawaited)).then(|| parts.writeback.begin_awaiting());
     let mark = parts.writeback.cache().map(|cache| cache.journal().mark());
     let is_left = || {
         let cache = parts.writeback.cache();
