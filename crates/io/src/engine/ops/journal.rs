@@ -268,8 +268,11 @@ async fn put_batch(
     };
     let result = journal.log.put_pages(fill, members).await;
     if !sending.is_overtaken() {
-        let sequence = result.as_ref().ok().copied().flatten();
-        let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, sequence));
+        let _ = parts.writeback.with(|cache| match result {
+            Ok(None) => cache.journal_mut().give_back(batch),
+            Ok(record) => cache.journal_mut().journaled(batch, record),
+            Err(_) => cache.journal_mut().journaled(batch, None),
+        });
     }
     going.clear();
     journal.content.borrow_mut().push(going);
