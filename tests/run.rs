@@ -19,6 +19,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("nbdinfo", "libnbd-bin"),
     ("nbdfuse", "libnbd-bin"),
     ("losetup", "mount"),
+    ("fstrim", "util-linux"),
+    ("sync", "coreutils"),
     ("mount", "mount"),
     ("umount", "mount"),
     ("mkfs.ext4", "e2fsprogs"),

@@ -12,6 +12,7 @@ mod sectors;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -79,6 +80,21 @@ impl Disk {
         let _ = client("fsck.ext4", ["-fn", &self.device]).success();
     }
 
+    /// Writes a file. Nothing of the file system is opened here: what other tests are just starting has it open, too,
+    /// until it runs, and keeps it from being unmounted.
+    fn put(&self, name: &str, content: &[u8]) {
+        let copied = self.file.with_file_name("copied");
+        fs::write(&copied, content).unwrap();
+        let _ = client("cp", [&copied, &self.mount_point.join(name)]).success();
+    }
+
+    /// What a file has.
+    fn get(&self, name: &str) -> Vec<u8> {
+        let copied = self.file.with_file_name("copied");
+        let _ = client("cp", [&self.mount_point.join(name), &copied]).success();
+        fs::read(&copied).unwrap()
+    }
+
     /// Detaches it; everything that was written is the server's then.
     fn detach(mut self) {
         let _ = client("losetup", ["--detach", &self.device]).success();
@@ -139,12 +155,13 @@ fn ext4_is_made_used_and_clean_and_survives_lost_members() {
         random.bytes(length)
     };
     let contents: Vec<Vec<u8>> = (0..12).map(|_| content()).collect();
-    let name = |file: usize| disk.mount_point.join(format!("file{file}"));
+    let name = |file: usize| format!("file{file}");
     for (file, content) in contents.iter().enumerate() {
-        fs::write(name(file), content).unwrap();
+        disk.put(&name(file), content);
     }
-    fs::remove_file(name(3)).unwrap();
-    fs::rename(name(4), name(3)).unwrap();
+    let path = |file: usize| disk.mount_point.join(name(file));
+    fs::remove_file(path(3)).unwrap();
+    fs::rename(path(4), path(3)).unwrap();
     disk.unmount();
     disk.detach();
     let _ = server.stop();
@@ -154,10 +171,39 @@ fn ext4_is_made_used_and_clean_and_survives_lost_members() {
     let disk = Disk::attach(&array, &server);
     disk.mount();
     for (file, content) in contents.iter().enumerate().filter(|(file, _)| *file != 3) {
-        let found = fs::read(disk.mount_point.join(format!("file{}", if file == 4 { 3 } else { file }))).unwrap();
+        let found = disk.get(&name(if file == 4 { 3 } else { file }));
         assert_same(&found, content, &format!("file {file}"));
     }
-    fs::write(disk.mount_point.join("more"), &contents[0]).unwrap();
+    disk.put("more", &contents[0]);
+    disk.unmount();
+    disk.detach();
+    let _ = server.stop();
+}
+
+/// What a file system does not need any more, the members' files do not keep.
+#[test]
+fn fstrim_gives_space_back() {
+    let array = Array::planned(&shape::raid5_of_5_left_symmetric());
+    let _ = array.run_create(64 << 20, &["--sparse"]).success();
+    let server = Server::start(&array);
+    let disk = Disk::attach(&array, &server);
+    let _ = client("mkfs.ext4", ["-q", &disk.device]).success();
+    disk.mount();
+    let space = || array.members().iter().map(|member| fs::metadata(member).unwrap().blocks() * 512).sum::<u64>();
+    let content = Random::new(12).bytes(96 << 20);
+    disk.put("file", &content);
+    disk.put("kept", &content[..1 << 20]);
+    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
+    let full = space();
+    assert!(full >= 96 << 20, "the file has space");
+    fs::remove_file(disk.mount_point.join("file")).unwrap();
+    // Before that is durable its blocks are not free.
+    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
+    let _ = client("fstrim", [&disk.mount_point]).success();
+    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
+    let left = space();
+    assert!(left + (90 << 20) <= full, "{full} bytes became {left}");
+    assert_same(&disk.get("kept"), &content[..1 << 20], "what is kept");
     disk.unmount();
     disk.detach();
     let _ = server.stop();

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use uraid_tests::array::Array;
+use uraid_tests::array::{Array, Content};
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::run::client;
 use uraid_tests::server::Server;
@@ -147,4 +147,102 @@ fn content_is_never_said_to_be_zeros() {
         assert!(copy[1 << 20..size - (1 << 20)].iter().all(|&byte| byte == 0), "{}", shape.name);
         let _ = server.stop();
     }
+}
+
+fn qemu_io(uri: &str, commands: &[String]) {
+    let arguments = commands.iter().flat_map(|command| ["-c", command]);
+    let _ = client("qemu-io", ["-f", "raw", "-d", "unmap"].into_iter().chain(arguments).chain([uri])).success();
+}
+
+fn space_of(array: &Array) -> u64 {
+    array.members().iter().map(|member| space(member)).sum()
+}
+
+#[test]
+fn a_trim_reads_as_zeros_and_gives_space_back_and_zeros_do_not_take_it_again() {
+    for shape in shapes() {
+        let array = sparse(&shape);
+        let size = array.expected_size();
+        let server = Server::start(&array);
+        let uri = server.uri();
+        let mut image = Random::new(9).bytes(size);
+        write_export(uri, &image);
+        let full = space_of(&array);
+
+        // Neither end is at the border of anything.
+        let (start, end) = (size / 8 + 1234, size / 8 * 7 - 77);
+        qemu_io(uri, &[format!("discard {start} {}", end - start), String::from("flush")]);
+        image[start..end].fill(0);
+        assert_same(&read_export(uri), &image, shape.name);
+        let (trimmed, told) = (space_of(&array), map(uri));
+        let half = (end - start) as u64 / 2;
+        assert!(trimmed + half <= full, "{}: {full} bytes became {trimmed}", shape.name);
+        assert!(bytes_of(&told, HOLE) >= half, "{}: {told:?}", shape.name);
+
+        // Zeros that need no space get none, and others do.
+        let within = size / 4..size / 2;
+        let zeros = format!("write -z -u {} {}", within.start, within.len());
+        qemu_io(uri, &[zeros, String::from("flush")]);
+        assert!(space_of(&array) <= trimmed + (64 << 10), "{}: zeros took space", shape.name);
+        let zeros = format!("write -z {} {}", within.start, within.len());
+        qemu_io(uri, &[zeros, String::from("flush")]);
+        let taken = space_of(&array) - trimmed;
+        assert!(taken >= (within.len() / 8 * 7) as u64, "{}: they were to have space, and got {taken}", shape.name);
+        assert_same(&read_export(uri), &image, shape.name);
+        let _ = server.stop();
+        Content::read(&array).assert_holds(&image, shape.name);
+    }
+}
+
+#[test]
+fn a_sparse_image_takes_no_more_space_than_its_content() {
+    let shape = shape::raid5_of_5_left_symmetric();
+    let array = Array::planned(&shape);
+    let _ = array.run_create(64 << 20, &["--sparse"]).success();
+    let server = Server::start(&array);
+    let source = array.path("source.img");
+    let mut image = vec![0; 150 << 20];
+    image[100 << 20..][..4096].fill(0xc5);
+    let file = std::fs::File::create(&source).unwrap();
+    file.set_len(image.len() as u64).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &image[100 << 20..][..4096], 100 << 20).unwrap();
+    let before = space_of(&array);
+    for time in ["at first", "once more"] {
+        let _ = client("nbdcopy", [source.to_str().unwrap(), server.uri()]).success();
+        let taken = space_of(&array) - before;
+        assert!(taken <= 4 << 20, "{time} 4 KiB of content took {taken} bytes");
+        let read = read_export(server.uri());
+        assert_same(&read[..image.len()], &image, time);
+    }
+    // Nothing of it is blank afterwards.
+    let _ = ask(&array, &["wait"]).success();
+    let _ = client("nbdcopy", [source.to_str().unwrap(), server.uri()]).success();
+    let taken = space_of(&array) - before;
+    assert!(taken <= 4 << 20, "4 KiB of content took {taken} bytes");
+    let _ = server.stop();
+}
+
+/// What is not faster than writing is refused, and nothing of it done.
+#[test]
+fn fast_zeros_are_refused_where_they_would_be_written() {
+    let shape = shape::raid5_of_5_left_symmetric();
+    let array = sparse(&shape);
+    let server = Server::start(&array);
+    let uri = server.uri();
+    let image = Random::new(9).bytes(array.expected_size());
+    write_export(uri, &image);
+    let fast = |offset: usize, len: usize| {
+        let zeros = format!("write -z -u -n {offset} {len}");
+        client("qemu-io", ["-f", "raw", "-d", "unmap", "-c", &zeros, uri])
+    };
+    for (offset, len) in [(0, 4096), (4096, 4 * shape.chunk_bytes())] {
+        let refused = fast(offset, len).code_is(1);
+        assert!(refused.text().contains("not supported"), "{len} at {offset}: {}", refused.text());
+        assert_same(&read_export(uri), &image, "after what was refused");
+    }
+    let _ = fast(0, 4 << 20).success();
+    assert!(read_export(uri)[..4 << 20].iter().all(|&byte| byte == 0));
+    // They are there.
+    let _ = fast(4096, 4096).success();
+    let _ = server.stop();
 }

@@ -28,8 +28,6 @@ pub enum Kind {
     Data,
     /// Zeroes.
     Zeroes,
-    /// Zeroes, or what was there before: a trim is a hint.
-    Either,
 }
 
 /// A request that the journal follows until its reply.
@@ -114,14 +112,14 @@ impl Journal {
         }
         let version = self.sent + 1;
         let earliest = overlapping().filter_map(|other| other.write).map(|other| other.version).min();
-        let floor = if kind == Kind::Either { 0 } else { earliest.unwrap_or(version) };
+        let floor = earliest.unwrap_or(version);
         self.sent = version;
         for sector in &mut self.sectors[sectors.clone()] {
             sector.history.push_back(Entry { version, kind });
         }
         let payload = match kind {
             Kind::Data => sectors.clone().flat_map(|sector| content(self.seed, sector, version)).collect(),
-            Kind::Zeroes | Kind::Either => Vec::new(),
+            Kind::Zeroes => Vec::new(),
         };
         let write = Write { version, floor, is_durable_when_acknowledged: fua };
         let request = Request { sectors, write: Some(write) };
@@ -238,14 +236,14 @@ impl Journal {
         let is_zero = found.iter().all(|&byte| byte == 0);
         let version = word(found, 2);
         let matches = |entry: &&Entry| match entry.kind {
-            Kind::Zeroes | Kind::Either => is_zero,
+            Kind::Zeroes => is_zero,
             Kind::Data => entry.version == version && found == content(self.seed, number, version),
         };
         let entry = history.iter().rev().take_while(|entry| entry.version >= oldest).find(matches);
         entry.cloned().ok_or_else(|| {
             let allowed = history.iter().filter(|entry| entry.version >= oldest).map(|entry| match entry.kind {
                 Kind::Data => entry.version.to_string(),
-                Kind::Zeroes | Kind::Either => format!("{} (zeroes)", entry.version),
+                Kind::Zeroes => format!("{} (zeroes)", entry.version),
             });
             let allowed = allowed.collect::<Vec<_>>().join(", ");
             format!("sector {number} holds {}; it may hold version {allowed}", self.describe(number, found))

@@ -182,8 +182,7 @@ impl Connection<'_> {
             return Ok(());
         }
         let kind = match command {
-            Command::WriteZeroes => Kind::Zeroes,
-            Command::Trim => Kind::Either,
+            Command::WriteZeroes | Command::Trim => Kind::Zeroes,
             _ => Kind::Data,
         };
         let fua = self.random.below(100) < fua;

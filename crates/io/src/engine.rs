@@ -15,6 +15,7 @@
 //! - Memory that a disk operation was given is touched by nobody until the operation completes ([`operations`]).
 //! - At steady state a command allocates nothing.
 
+mod abilities;
 mod admission;
 mod background;
 mod badblocks;
@@ -420,7 +421,7 @@ impl<D: Disk, T> Engine<D, T> {
         let may_write = !parts.members.is_read_only();
         let is_held = parts.repairs.is_held.get();
         // Somebody who has to end first may wait for it.
-        let is_awaited = parts.journal.as_ref().is_some_and(Journal::is_awaited);
+        let is_awaited = parts.writeback.is_awaited() || parts.journal.as_ref().is_some_and(Journal::is_pressed);
         for side in core.sides.all().filter(|_| may_write && (!is_held || is_awaited)) {
             while let Some(stripes) = side.writeback.next_run() {
                 self.executor.start(Work::Destage(side.side, stripes));
@@ -500,9 +501,9 @@ impl<D: Disk, T> Engine<D, T> {
         &mut self.disk
     }
 
-    /// Whether every member can zero a range without being sent zeros, as far as is known.
-    pub fn can_zero(&self) -> bool {
-        self.core.sides.below.members.cannot_zero().is_empty()
+    /// Notes members that can make a range zeros without being sent zeros, and give its space back.
+    pub fn note_can_punch(&self, members: MemberSet) {
+        self.core.sides.below.members.abilities.note_can(members, true);
     }
 
     /// Notes that parity has been brought into agreement since the members were opened: closing them may mark them

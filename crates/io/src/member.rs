@@ -16,7 +16,9 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, OFlags, SeekFrom, StatxFlags, fstatfs, ioctl_blksszget, seek, statx};
+use rustix::fs::{
+    AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, fallocate, fstatfs, ioctl_blksszget, seek, statx,
+};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
 
@@ -27,6 +29,9 @@ use crate::signature::{self, Signature};
 pub use error::MemberError;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::{Access, Wait};
+
+/// How much is tried out.
+const PROBE_BYTES: u64 = 4096;
 
 /// What stat(2) counts a file's space in.
 const STAT_BLOCK: u64 = 512;
@@ -285,6 +290,21 @@ impl Member {
         Ok((holes, metadata.blocks() < size.div_ceil(STAT_BLOCK)))
     }
 
+    /// Whether it can give space back, as far as its file system or device says. Changes nothing. May block.
+    #[must_use]
+    pub fn can_punch(&self) -> bool {
+        if self.access != Access::ReadWrite {
+            return false;
+        }
+        if self.is_device {
+            return largest_zeroing(&self.file).is_some_and(|largest| largest > 0);
+        }
+        // Nothing is there.
+        let beyond = self.size().0.next_multiple_of(PROBE_BYTES);
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.file, flags, beyond, PROBE_BYTES).is_ok()
+    }
+
     /// Fills `buf` from `offset` on, blocking; offset and length are aligned.
     ///
     /// # Errors
@@ -461,6 +481,15 @@ fn size_of(mut file: &File, is_device: bool) -> io::Result<Bytes> {
 /// The size of a device's sectors, or of a file's that are read directly.
 fn sector_size(file: &File) -> Bytes {
     ioctl_blksszget(file).map_or_else(|_| smallest_direct(file), |size| Bytes(u64::from(size)))
+}
+
+/// The most that a device makes zeros in one operation, which is none of its own where that is 0.
+fn largest_zeroing(file: &File) -> Option<u64> {
+    let device = file.metadata().ok()?.rdev();
+    let place = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    // A partition has its disk's queue.
+    let queues = ["queue", "../queue"].map(|queue| format!("{place}/{queue}/write_zeroes_max_bytes"));
+    queues.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
 }
 
 /// The smallest sectors that can be read directly.

@@ -37,6 +37,11 @@ macro_rules! mutants {
 
 mutants! {
     ZerosRemembered: "what reads as zeros is said to be zeros when content is written there",
+    WidenedUnknown: "a parity stripe is given back as a whole though only some of it is zeros",
+    KnownZerosVolatile: "zeros that are there already are not made durable",
+    GivenBackLive: "pages that did not go into the journal after all are live for ever",
+    RoomAwaited: "pages on their way into a ring that has become full wait for room that may wait for them",
+    KeptUnawaited: "what makes a write durable waits for what a change of members holds back, which waits for it",
     ZerosUndisturbed: "what was written while zeros were is said to be zeros",
     SearchUnwatched: "what was written while holes were looked for is said to be zeros",
     LostCalledZeros: "what nobody has is said to be zeros",

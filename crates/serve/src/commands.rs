@@ -19,7 +19,7 @@ pub(crate) fn at_once<B>(command: &Command<B>) -> Option<Payload<Buf>> {
 }
 
 /// The engine's command for a client's; the array is read and written in units of so many bytes. `is_fast` tells
-/// whether zeros are possible without writing them.
+/// whether zeros are possible without writing most of them; with its second argument, members may give space back.
 ///
 /// # Errors
 /// [`NbdError::NotSupported`] if zeros are to be fast and would have to be written.
@@ -29,11 +29,18 @@ pub(crate) fn at_once<B>(command: &Command<B>) -> Option<Payload<Buf>> {
 pub(crate) fn for_engine(
     command: Command<Buf>,
     unit: Bytes,
-    is_fast: impl FnOnce(Span) -> bool,
+    is_fast: impl FnOnce(Span, bool) -> bool,
 ) -> Result<engine::Command, NbdError> {
     let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
     let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
     let is_whole = |span: Span| (span.offset_bytes | u64::from(span.length_bytes)).is_multiple_of(unit.0);
+    let zeroes = |span: Span, fua, may_punch| match is_whole(span) {
+        true => engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch },
+        false => {
+            let (at, len) = (Bytes(span.offset_bytes), Bytes(span.length_bytes.into()));
+            engine::Command::ZeroBytes { at, len, fua, may_punch }
+        }
+    };
     Ok(match command {
         Command::Read { span, buffer } if !is_whole(span) => {
             engine::Command::ReadBytes { at: Bytes(span.offset_bytes), buf: buffer }
@@ -41,26 +48,15 @@ pub(crate) fn for_engine(
         Command::Write { span, buffer, fua } if !is_whole(span) => {
             engine::Command::WriteBytes { at: Bytes(span.offset_bytes), buf: buffer, fua }
         }
-        Command::Trim { span, fua } if !is_whole(span) => {
-            // What is not whole stays as it is.
-            let start = span.offset_bytes.next_multiple_of(unit.0);
-            let len = (span.end_bytes() / unit.0 * unit.0).saturating_sub(start);
-            let (lba, len) = (Lba(Bytes(start).whole_sectors().0), Bytes(len).whole_sectors());
-            engine::Command::Trim { lba, len, fua }
-        }
         Command::Read { span, buffer } => engine::Command::Read { lba: lba(span), buf: buffer },
         Command::Write { span, buffer, fua } => engine::Command::Write { lba: lba(span), buf: buffer, fua },
         Command::Flush => engine::Command::Flush,
-        Command::Trim { span, fua } => engine::Command::Trim { lba: lba(span), len: len(span), fua },
-        Command::WriteZeroes { span, fast: true, .. } if !is_fast(span) => return Err(NbdError::NotSupported),
-        Command::WriteZeroes { span, fua, .. } if !is_whole(span) => {
-            let (at, len) = (Bytes(span.offset_bytes), Bytes(span.length_bytes.into()));
-            engine::Command::ZeroBytes { at, len, fua }
+        // What is trimmed reads as zeros.
+        Command::Trim { span, fua } => zeroes(span, fua, true),
+        Command::WriteZeroes { span, fast: true, no_hole, .. } if !is_fast(span, !no_hole) => {
+            return Err(NbdError::NotSupported);
         }
-        Command::WriteZeroes { span, fua, .. } => {
-            // The members keep their space: only a trim gives it back.
-            engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch: false }
-        }
+        Command::WriteZeroes { span, fua, no_hole, .. } => zeroes(span, fua, !no_hole),
         Command::Cache { .. } | Command::BlockStatus { .. } => unreachable!("it is answered at once"),
     })
 }

@@ -33,7 +33,7 @@ use tokio::task::JoinHandle;
 use uraid_io::buf::{Buf, Parcel, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
-use uraid_layout::{Bytes, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, SECTOR_BYTES};
 use uraid_nbd::{Command, Export, ExportInfo, Limits, Payload, ReplySlot, RequestMemory, Span};
 
 use crate::calls::{Call, Caller, Callers};
@@ -442,7 +442,7 @@ impl<D: LiveDisk> Reactor<D> {
                 let len = memory.as_ref().filter(|_| matches!(command, Command::Write { .. })).map_or(0, Parcel::len);
                 let mut buf = memory.map(|memory| self.adopt(memory));
                 let command = command.with_buffer(|_| buf.take().expect("reads and writes come with memory"));
-                match for_engine(command, self.unit, |span| self.is_fast(span)) {
+                match for_engine(command, self.unit, |span, may_punch| self.is_fast(span, may_punch)) {
                     Ok(command) => {
                         self.engine.borrow_mut().submit(Token::Caller(caller, Bytes(len as u64)), command);
                     }
@@ -471,12 +471,10 @@ impl<D: LiveDisk> Reactor<D> {
         self.pool.try_alloc(len).or_else(again).or_else(|| Buf::try_zeroed(len))
     }
 
-    /// Whether zeros are possible without writing them: the span holds a whole parity stripe, and every member supports
-    /// it.
-    fn is_fast(&self, span: Span) -> bool {
-        let engine = self.engine.borrow();
-        let stripe = engine.geometry().stripe_sectors().bytes().0;
-        engine.can_zero() && span.offset_bytes.next_multiple_of(stripe) + stripe <= span.end_bytes()
+    /// Whether zeros are possible without writing most of them.
+    fn is_fast(&self, span: Span, may_punch: bool) -> bool {
+        let sectors = Lba(span.offset_bytes.div_ceil(SECTOR_BYTES))..Lba(span.end_bytes() / SECTOR_BYTES);
+        sectors.start < sectors.end && self.engine.borrow().zeros().is_fast(&sectors, may_punch)
     }
 }
 
@@ -509,7 +507,7 @@ impl<D: LiveDisk> Export for Reactor<D> {
             let extents = block_status(&self.engine.borrow(), span, one);
             return request.dismiss(extents.map(Payload::Extents));
         }
-        let command = match for_engine(command, self.unit, |span| self.is_fast(span)) {
+        let command = match for_engine(command, self.unit, |span, may_punch| self.is_fast(span, may_punch)) {
             Ok(command) => command,
             Err(error) => return request.dismiss(Err(error)),
         };

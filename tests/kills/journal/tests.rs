@@ -23,7 +23,7 @@ impl World {
         let place = &mut self.image[sectors.start * SECTOR..sectors.end * SECTOR];
         match kind {
             Kind::Data => place.copy_from_slice(&payload),
-            Kind::Zeroes | Kind::Either => place.fill(0),
+            Kind::Zeroes => place.fill(0),
         }
         request
     }
@@ -159,21 +159,6 @@ fn zeroes_count_where_they_were_written_only() {
     assert_eq!(world.judge(&image), Ok(()));
     world.flush();
     world.refuses(&image, "sector 1 holds zeroes");
-}
-
-#[test]
-fn a_trim_may_leave_what_was_there() {
-    let mut world = World::new();
-    world.write_durably(0..1);
-    world.write_durably(0..1);
-    let image = world.image.clone();
-    let trim = world.send(0..1, Kind::Either, false);
-    world.journal.end_write(trim);
-    world.flush();
-    assert_eq!((world.judge(&image), world.judge(&EMPTY)), (Ok(()), Ok(())));
-    world.write_durably(0..1);
-    world.refuses(&image, "it may hold version 4");
-    world.refuses(&EMPTY, "it may hold version 4");
 }
 
 #[test]

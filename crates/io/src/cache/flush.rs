@@ -447,9 +447,32 @@ impl Edit<'_> {
         });
     }
 
+    /// Takes note that nothing was written of what was to go into the journal with a batch.
+    ///
+    /// # Panics
+    /// When no such batch is on its way.
+    pub fn give_back(&mut self, batch: u64) {
+        let mut pages = self.journal.end_batch(batch).pages;
+        for (_, page) in pages.drain(..) {
+            if planted!(GivenBackLive) {
+                self.journal.note_lost(page);
+            } else {
+                self.journal.note_given_back(page);
+            }
+            self.stays(page);
+        }
+        self.journal.spare.push(pages);
+        self.policy.note_journal();
+    }
+
     /// A page that was on its way is not in a record, for all that is known.
     fn lost(&mut self, page: Lba) {
         self.journal.note_lost(page);
+        self.stays(page);
+    }
+
+    /// A page that was on its way is as fresh as it was.
+    fn stays(&mut self, page: Lba) {
         self.end_going(page, |held, version, journal| {
             if version == Version::Dirty {
                 held.going = None;

@@ -155,6 +155,14 @@ impl Journal {
         self.live.entry(page).and_modify(|newest| *newest = newest.or(Some(LogSequence(0))));
     }
 
+    /// Takes note that nothing was written of a page: what there was before counts.
+    pub(super) fn note_given_back(&mut self, page: Lba) {
+        match self.records.iter().rev().find(|(_, other)| *other == page) {
+            Some(&(sequence, _)) => self.live.insert(page, Some(sequence)),
+            None => self.live.remove(&page),
+        };
+    }
+
     /// Takes note that a record has a page that was overtaken on its way; there may be newer ones by now.
     pub(super) fn note_late(&mut self, sequence: LogSequence, page: Lba) {
         let newest = self.live.entry(page).or_default();

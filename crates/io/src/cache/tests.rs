@@ -792,3 +792,32 @@ fn what_is_in_place_by_its_sums_is_kept_by_the_journal() {
     assert!(!cache.is_dirty());
     assert_consistent(&cache);
 }
+
+/// What did not go into the journal after all counts as before: as what an older record has, or not at all.
+#[test]
+fn pages_that_are_given_back_are_as_live_as_they_were() {
+    let (mut cache, geometry) = journaled();
+    let (page, mut going) = (Buf::zeroed(Bytes(PAGE_BYTES as u64)), Vec::new());
+    let sectors = Sectors(PAGE_BYTES as u64 / 512);
+    let (old, new) = (Lba(0), Lba(geometry.stripe_sectors().0));
+    assert!(cache.write(old, &page, 0..PAGE_BYTES), "there is room");
+    let batch = cache.journal_mut().take(usize::MAX, Wanted::Fresh, &mut going);
+    cache.journal_mut().journaled(batch, Some(LogSequence(1)));
+    for _ in 0..2 {
+        assert!([old, new].iter().all(|&lba| cache.write(lba, &page, 0..PAGE_BYTES)), "there is room");
+        let mark = cache.journal().mark();
+        let batch = cache.journal_mut().take(usize::MAX, Wanted::Fresh, &mut going);
+        assert_eq!(cache.journal().left(mark), FlushLeft::Wait);
+        cache.journal_mut().give_back(batch);
+        assert_consistent(&cache);
+        assert_eq!(cache.journal().left(mark), FlushLeft::Journal);
+        assert_eq!([old, new].map(|lba| cache.journal().is_live(lba, sectors)), [true, false]);
+    }
+    let batch = cache.journal_mut().take(usize::MAX, Wanted::Fresh, &mut going);
+    cache.journal_mut().journaled(batch, Some(LogSequence(2)));
+    assert_eq!(cache.journal_mut().released(), Some(LogSequence(1)), "nobody needs it any more");
+    cache.journal_mut().marked(LogSequence(1));
+    assert!([old, new].iter().all(|&lba| cache.journal().is_live(lba, sectors)));
+    cache.journal_mut().marked(LogSequence(2));
+    assert!(![old, new].iter().any(|&lba| cache.journal().is_live(lba, sectors)));
+}

@@ -32,7 +32,7 @@ pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, Engine
     let (lba, len, is_write) = match command {
         Command::Read { lba, buf } => (*lba, sectors(buf)?, false),
         Command::Write { lba, buf, .. } => (*lba, sectors(buf)?, true),
-        Command::WriteZeroes { lba, len, .. } | Command::Trim { lba, len, .. } => (*lba, *len, true),
+        Command::WriteZeroes { lba, len, .. } => (*lba, *len, true),
         Command::ReadBytes { at, buf } => covered(parts, *at, of(buf), false),
         Command::WriteBytes { at, buf, .. } => covered(parts, *at, of(buf), true),
         Command::ZeroBytes { at, len, .. } => covered(parts, *at, *len, true),
@@ -59,12 +59,6 @@ pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, Engine
             let left = take_in(sides, all.clone(), buf, *fua);
             // What is to be durable goes into the journal.
             return Ok(if left.is_empty() && (!fua || all.is_empty()) { Admitted::Done } else { Admitted::Left(left) });
-        }
-        Command::Trim { .. } if len.0 > 0 => {
-            // Only whole parity stripes can be given back without computing parity.
-            let stripe = |parts: &Parts| parts.geometry().stripe_sectors().0;
-            let (first, last) = (stripe(sides.at(lba).0), stripe(sides.at(Lba(all.end.0 - 1)).0));
-            Lba(lba.0.next_multiple_of(first))..Lba(all.end.0 / last * last)
         }
         _ => all,
     };

@@ -43,7 +43,7 @@ pub enum Command {
         /// Reply when it is durable.
         fua: bool,
     },
-    /// Write zeros at any byte.
+    /// Write zeros at any byte; see [`Command::WriteZeroes`].
     ZeroBytes {
         /// The first byte.
         at: Bytes,
@@ -51,8 +51,10 @@ pub enum Command {
         len: Bytes,
         /// Reply when it is durable.
         fua: bool,
+        /// Whether the members' space may be given back.
+        may_punch: bool,
     },
-    /// Write zeros.
+    /// Write zeros. Whole parity stripes give the members' space back, where that may be; the rest is written.
     WriteZeroes {
         /// The first sector.
         lba: Lba,
@@ -62,15 +64,6 @@ pub enum Command {
         fua: bool,
         /// Whether the members' space may be given back.
         may_punch: bool,
-    },
-    /// Give back the space of the parity stripes that lie wholly within the range; they read as zeros then.
-    Trim {
-        /// The first sector.
-        lba: Lba,
-        /// How many.
-        len: Sectors,
-        /// Reply when it is durable.
-        fua: bool,
     },
     /// Reply when everything that was replied to before is durable.
     Flush,

@@ -47,9 +47,8 @@ pub(super) struct Journal {
     pub(super) arrived: Waiters,
     /// Something has come into the journal or gone out of it, or has been written by other ways.
     pub(super) changed: Waiters,
-    /// How many wait until something is not live, and how many until something is in the journal or written out.
+    /// How many wait until something is not live.
     pressing: Cell<u32>,
-    awaiting: Cell<u32>,
     /// Memory for what goes into records, to be used again.
     pub(super) content: RefCell<Vec<Vec<(Lba, Lease)>>>,
     /// What is being written out since the ring became full enough for that.
@@ -81,9 +80,6 @@ struct Way {
 /// A batch that is on its way into the journal, until this is dropped.
 pub(super) struct Sending<'a>(&'a Journal, u64);
 
-/// Has what is dirty be written out though members are about to change, until this is dropped.
-pub(super) struct Awaiting<'a>(&'a Cell<u32>);
-
 /// Keeps the journal from what somebody waits for to be out of it, until this is dropped.
 pub(super) struct Pressing<'a>(&'a Journal, &'a WriteBack);
 
@@ -103,7 +99,6 @@ impl Journal {
             arrived: Waiters::default(),
             changed: Waiters::default(),
             pressing: Cell::new(0),
-            awaiting: Cell::new(0),
             content: RefCell::default(),
             hurried: Cell::default(),
             wants_hurry: Cell::default(),
@@ -204,17 +199,6 @@ impl Journal {
         self.pressing.get() > 0
     }
 
-    /// Whether something that a change of members waits for waits itself until something is written out.
-    pub(super) fn is_awaited(&self) -> bool {
-        self.is_pressed() || self.awaiting.get() > 0
-    }
-
-    /// Has it awaited until what is returned is dropped.
-    pub(super) fn begin_awaiting(&self) -> Awaiting<'_> {
-        self.awaiting.set(self.awaiting.get() + 1);
-        Awaiting(&self.awaiting)
-    }
-
     /// Has the cache take in nothing of live pages where somebody waits.
     pub(super) fn press(&self, writeback: &WriteBack) {
         let _ = writeback.with(|cache| cache.journal_mut().press(self.is_pressed()));
@@ -245,12 +229,6 @@ impl Sending<'_> {
         let mut ways = self.0.batches.borrow_mut();
         let content = Some((tasks.current(), batch));
         ways.iter_mut().filter(|way| way.number == self.1).for_each(|way| way.content = content);
-    }
-}
-
-impl Drop for Awaiting<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
     }
 }
 

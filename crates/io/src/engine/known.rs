@@ -12,6 +12,7 @@ use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberIndex, SECTOR_B
 use super::core::Core;
 use super::error::EngineError;
 use super::parts::Parts;
+use super::transfer::writing::ZERO_OPERATION_MIN;
 use super::zeros::Status;
 
 /// See the module.
@@ -59,6 +60,34 @@ impl<'a> Known<'a> {
             Some(range) if range.start <= at => (Status::Data, range.end.min(end)),
             next => parts.zeros.run(at, next.map_or(end, |range| end.min(range.start))),
         }
+    }
+
+    /// Whether most of a range can be made zeros without sending zeros to members: it is zeros, or whole parity stripes
+    /// of which all members are known to have an operation for that.
+    #[must_use]
+    pub fn is_fast(&self, range: &Range<Lba>, may_punch: bool) -> bool {
+        let (mut at, mut sent) = (range.start, 0);
+        while at < range.end {
+            let (parts, side_end) = self.0.sides.at(at);
+            let end = range.end.min(side_end);
+            let (is_blank, until) = parts.blanks.run(parts.geometry(), at, end);
+            let (status, until) = if is_blank { (Status::Zeros, until) } else { parts.zeros.run(at, until) };
+            let stripe = parts.geometry().stripe_sectors().0;
+            let members = &parts.members;
+            let can = members.abilities.can(may_punch).minus(members.abilities.cannot(may_punch));
+            let whole = (until.0 / stripe * stripe).saturating_sub(at.0.next_multiple_of(stripe));
+            let of_member = whole / stripe * parts.geometry().chunk().0 * parts.geometry().rows() as u64;
+            let can_all = members.present().minus(can).is_empty() && of_member >= ZERO_OPERATION_MIN.0;
+            // Zeros that are to have space are written.
+            let is_there = status != Status::Data && (may_punch || is_blank && !parts.blanks.may_punch());
+            sent += match () {
+                () if is_there => 0,
+                () if can_all => until.0 - at.0 - whole,
+                () => until.0 - at.0,
+            };
+            at = until;
+        }
+        sent * 2 <= range.end.0 - range.start.0
     }
 
     /// Begins a search for what reads as zeros: the members' holes are to be found now. False: they would not tell.

@@ -204,8 +204,8 @@ impl Log {
         Ok(logged)
     }
 
-    /// The same of pages, which the journal keeps until they are [released](Log::release). It means nothing where the
-    /// task was [overtaken](Log::overtake).
+    /// The same of pages, which the journal keeps until they are [released](Log::release). None: there is no room for
+    /// them any more. It means nothing where the task was [overtaken](Log::overtake).
     ///
     /// # Errors
     /// As [`Log::put`].
@@ -213,8 +213,11 @@ impl Log {
         &self,
         fill: impl FnOnce(&mut Vec<Piece>),
         members: &Members,
-    ) -> Result<LogSequence, EngineError> {
-        let sequence = self.hand_over(Form::Content, fill, members).await?;
+    ) -> Result<Option<LogSequence>, EngineError> {
+        let sequence = match self.hand_over(Form::Content, fill, members).await {
+            Err(EngineError::LogFailed { members }) if members.is_empty() => None,
+            sequence => Some(sequence?),
+        };
         members.check_frozen()?;
         Ok(sequence)
     }
@@ -653,7 +656,15 @@ impl Log {
             return Some(state.seal(taken));
         }
         state.spare.push(taken);
-        state.make_room(members, flusher)
+        let commit = state.make_room(members, flusher);
+        if commit.is_none() && self.is_journal && !state.is_committing() && !planted!(RoomAwaited) {
+            // What would make room may wait for this.
+            for task in state.waiting.drain(..) {
+                state.updates[task.index()].outcome = Some(Err(MemberSet::EMPTY));
+                tasks.wake(task);
+            }
+        }
+        commit
     }
 
     /// Writes the sealed record to its participants: who failed that.

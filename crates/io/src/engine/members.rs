@@ -18,6 +18,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
+use super::abilities::Abilities;
 use super::between::{Between, Side};
 use super::counters::Counters;
 use super::error::EngineError;
@@ -49,7 +50,7 @@ pub(super) struct Members {
     watermark: Cell<StripeId>,
     twin: Cell<Option<Twin>>,
     /// Members whose file system or device has no operation for zeroing.
-    cannot_zero: Cell<MemberSet>,
+    pub(super) abilities: Abilities,
     /// Members written since their last flush began.
     unflushed: Cell<MemberSet>,
     standing: Cell<Standing>,
@@ -140,7 +141,7 @@ impl Members {
             shapes,
             watermark: Cell::new(StripeId(0)),
             twin: Cell::new(None),
-            cannot_zero: Cell::new(MemberSet::EMPTY),
+            abilities: Abilities::new(),
             unflushed: Cell::new(MemberSet::EMPTY),
             standing: Cell::new(Standing { is_frozen: false, is_read_only, is_suspect }),
             between,
@@ -480,7 +481,7 @@ impl Members {
         *self.rebuilding_detours() = Detours { missing, lost: Some(lost), last: None };
         self.operations.forget(slot);
         self.troubled.borrow_mut().forget(slot);
-        self.note_can_zero(slot);
+        self.abilities.forget(slot);
         Ok(())
     }
 
@@ -505,9 +506,7 @@ impl Members {
     pub(super) fn exchange(&self, slot: MemberIndex, seat: MemberIndex) {
         self.operations.exchange(slot, seat);
         self.troubled.borrow_mut().forget(slot);
-        if self.cannot_zero.get().contains(seat) {
-            self.cannot_zero.set(self.cannot_zero.get().with(slot).without(seat));
-        }
+        self.abilities.exchange(slot, seat);
     }
 
     /// To whom a write of a slot goes, and where it begins there: the member in the slot, and its twin. A copy is for
@@ -539,21 +538,6 @@ impl Members {
     /// Whether a place of the disk is the seat.
     pub(super) fn is_seat(&self, member: MemberIndex) -> bool {
         member.index() >= self.count()
-    }
-
-    /// Members that have no operation for zeroing, as far as is known.
-    pub(super) fn cannot_zero(&self) -> MemberSet {
-        self.cannot_zero.get()
-    }
-
-    /// Notes members that have none.
-    pub(super) fn note_cannot_zero(&self, members: MemberSet) {
-        self.cannot_zero.set(self.cannot_zero.get().union(members));
-    }
-
-    /// Notes that a place has a member of which that is not known.
-    pub(super) fn note_can_zero(&self, member: MemberIndex) {
-        self.cannot_zero.set(self.cannot_zero.get().without(member));
     }
 
     /// Members written since their last flush began.

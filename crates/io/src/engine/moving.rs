@@ -64,7 +64,7 @@ impl Moving {
         };
         let (lba, len) = match command {
             Command::Read { lba, buf } | Command::Write { lba, buf, .. } => of_memory(*lba, buf.len()),
-            Command::WriteZeroes { lba, len, .. } | Command::Trim { lba, len, .. } => (*lba, len.0),
+            Command::WriteZeroes { lba, len, .. } => (*lba, len.0),
             Command::ReadBytes { at, buf } | Command::WriteBytes { at, buf, .. } => of_bytes(*at, buf.len() as u64),
             Command::ZeroBytes { at, len, .. } => of_bytes(*at, len.0),
             // A flush is of what was replied to; closing waits for the window by itself.

@@ -25,7 +25,7 @@ use super::locks::Guard;
 use super::parts::Parts;
 use super::shares::Class;
 use super::sums::{Pins, block_at};
-use super::zeros::{Status, Zeroing};
+use super::zeros::Zeroing;
 use crate::buf::Buf;
 use crate::cache::Contents;
 use crate::format::BLOCK;
@@ -107,9 +107,11 @@ pub(super) struct Transfer<'a> {
     around: Around,
     /// Parity that the plan leaves out of agreement.
     pub(super) without: LostParity,
-    /// Zeros that it writes; and whether members have given back all of their space so far.
+    /// Zeros that it writes; and whether members have given back all space of the part.
     zeroing: Option<Zeroing<'a>>,
     pub(super) is_punched: bool,
+    /// What of the part was asked for, which is a whole parity stripe: the rest is zeros.
+    pub(super) asked: Option<(Lba, Sectors)>,
     /// What exactly was failed, to be healed when the part has been done without it.
     pub(super) damage: &'a mut Vec<Damage>,
 }
@@ -162,6 +164,7 @@ impl<'a> Transfer<'a> {
             without: LostParity::default(),
             zeroing: None,
             is_punched: false,
+            asked: None,
             damage,
         }
     }
@@ -171,25 +174,30 @@ impl<'a> Transfer<'a> {
         (self.at, self.len, self.content.base) = (at, len, base);
         self.unreadable = MemberSet::EMPTY;
         self.reads_apart = false;
+        (self.is_punched, self.asked) = (false, None);
     }
 
     /// Begins a range that is written in parts: whether it is zeros is known then.
     pub(super) fn begin_zeroing(&mut self, range: &Range<Lba>) {
-        if let Goal::Zero { may_punch } = self.goal {
-            self.zeroing = Some(self.parts.zeros.zeroing(range, may_punch));
-            self.is_punched = may_punch;
+        if matches!(self.goal, Goal::Zero { .. }) {
+            self.zeroing = Some(self.parts.zeros.zeroing(range));
         }
     }
 
     /// Notes that the range reads as zeros, if it was zeros: the log has the last of it.
     pub(super) fn note_zeroed(&self) {
-        self.zeroing.iter().for_each(|zeroing| zeroing.note(Status::Zeros));
+        self.zeroing.iter().for_each(Zeroing::note);
     }
 
     /// Ends such a range, all of which was written.
     pub(super) fn end_zeroing(&mut self) {
-        let status = if self.is_punched { Status::Hole } else { Status::Zeros };
-        self.zeroing.take().into_iter().for_each(|zeroing| zeroing.note(status));
+        self.note_zeroed();
+        self.zeroing = None;
+    }
+
+    /// What of the part was asked for.
+    pub(super) fn asked(&self) -> (Lba, Sectors) {
+        self.asked.unwrap_or((self.at, self.len))
     }
 
     /// Has the units of a part that can't be made smaller read each by itself; false: they are, or a member has but one

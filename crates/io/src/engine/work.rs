@@ -68,15 +68,14 @@ impl Work {
             Command::ReadBytes { at, buf } => Self::ReadBytes(ticket, at, buf),
             Command::WriteBytes { at, buf, fua } => {
                 let len = Bytes(buf.len() as u64);
-                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: Some(buf), fua })
+                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: Some(buf), fua, may_punch: false })
             }
-            Command::ZeroBytes { at, len, fua } => {
-                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: None, fua })
+            Command::ZeroBytes { at, len, fua, may_punch } => {
+                Self::WriteBytes(bytes::BytesRequest { ticket, at, len, buf: None, fua, may_punch })
             }
             Command::WriteZeroes { fua, may_punch, .. } => {
                 Self::Write(write::Request::zeroes(ticket, sectors, may_punch, fua))
             }
-            Command::Trim { fua, .. } => Self::Write(write::Request::zeroes(ticket, sectors, true, fua)),
             Command::Flush => Self::Flush(ticket),
             Command::Close => Self::Close(ticket),
             Command::Fail { member } => Self::Fail(ticket, member),

@@ -33,19 +33,24 @@ pub(super) struct WriteBack {
     under_way: Cell<usize>,
     /// What may still be begun in this turn.
     quantum: Cell<Sectors>,
-    /// Tasks that wait until what was replied to is written out.
+    /// Tasks that wait until what was replied to is written out; and how many of them a change of members waits for.
     drainers: RefCell<Vec<(TaskId, Mark)>>,
+    awaiting: Cell<u32>,
 }
 
 /// A run of parity stripes that is being written out, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Run<'a>(&'a WriteBack);
 
+/// Has what is dirty be written out though members are about to change, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Awaiting<'a>(&'a WriteBack);
+
 impl WriteBack {
     pub(super) fn new(tasks: Rc<Tasks>) -> Self {
-        let (under_way, quantum) = (Cell::new(0), Cell::new(Sectors(0)));
+        let (under_way, awaiting, quantum) = (Cell::new(0), Cell::new(0), Cell::new(Sectors(0)));
         let (cache, is_on, drainers) = (RefCell::default(), Cell::new(false), RefCell::default());
-        Self { tasks, cache, is_on, bypass: RefCell::default(), under_way, quantum, drainers }
+        Self { tasks, cache, is_on, bypass: RefCell::default(), under_way, quantum, drainers, awaiting }
     }
 
     pub(super) fn tasks(&self) -> &Rc<Tasks> {
@@ -124,6 +129,17 @@ impl WriteBack {
         self.under_way.get() > 0
     }
 
+    /// Whether something that a change of members waits for waits itself until something is written out.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaiting.get() > 0
+    }
+
+    /// Has it awaited until what is returned is dropped.
+    pub(super) fn begin_awaiting(&self) -> Awaiting<'_> {
+        self.awaiting.set(self.awaiting.get() + 1);
+        Awaiting(self)
+    }
+
     /// Notes that time has passed.
     pub(super) fn tick(&self) {
         let traffic = self.with(|cache| {
@@ -195,6 +211,12 @@ impl WriteBack {
             }
             !is_drained
         });
+    }
+}
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        self.0.awaiting.set(self.0.awaiting.get() - 1);
     }
 }
 

@@ -114,13 +114,11 @@ impl Zeros {
         }
     }
 
-    /// Begins zeros that are about to be written. Unless members `may_punch`, they get their space.
-    pub(super) fn zeroing(&self, range: &Range<Lba>, may_punch: bool) -> Zeroing<'_> {
+    /// Begins zeros that are about to be written: they get space, unless members say otherwise.
+    pub(super) fn zeroing(&self, range: &Range<Lba>) -> Zeroing<'_> {
         self.is_used.set(true);
         let state = &mut *self.state.borrow_mut();
-        if !may_punch {
-            state.hole.clear(&self.touched(range));
-        }
+        state.hole.clear(&self.touched(range));
         let number = state.next;
         state.next += 1;
         state.under_way.push(UnderWay { number, range: self.whole(range), disturbed: 0..0 });
@@ -142,6 +140,32 @@ impl Zeros {
             (true, true) => (Status::Hole, zero_end.min(hole_end)),
         };
         (status, Lba((next << self.shift).min(end.0)))
+    }
+
+    /// Whether all of a range is known to read as zeros.
+    pub(super) fn has_all(&self, range: &Range<Lba>) -> bool {
+        let mut at = range.start;
+        while at < range.end {
+            match self.run(at, range.end) {
+                (Status::Data, _) => return false,
+                (_, until) => at = until,
+            }
+        }
+        true
+    }
+
+    /// Notes that members have given back the space of a range, as far as it is known to read as zeros.
+    pub(super) fn note_hole(&self, range: &Range<Lba>) {
+        let state = &mut *self.state.borrow_mut();
+        let State { zero, hole, .. } = state;
+        let mut at = self.whole(range);
+        while at.start < at.end {
+            let (is_zero, end) = zero.run(at.start, at.end);
+            if is_zero {
+                hole.set(self.count(), &(at.start..end));
+            }
+            at.start = end;
+        }
     }
 
     /// Begins to find out what reads as zeros: what is written from now on counts as content.
@@ -193,9 +217,8 @@ impl Zeros {
 
 impl Zeroing<'_> {
     /// Notes that they read as such now, but for what was written meanwhile.
-    pub(super) fn note(&self, status: Status) {
-        let state = &mut *self.zeros.state.borrow_mut();
-        let State { zero, hole, under_way, .. } = state;
+    pub(super) fn note(&self) {
+        let State { zero, under_way, .. } = &mut *self.zeros.state.borrow_mut();
         let own = under_way.iter().find(|zeros| zeros.number == self.number).expect("it is under way");
         let Range { start, end } = own.range;
         let parts = if own.disturbed.is_empty() {
@@ -205,10 +228,6 @@ impl Zeroing<'_> {
         };
         for part in parts.iter().filter(|part| !part.is_empty()) {
             zero.set(self.zeros.count(), part);
-            match status {
-                Status::Hole => hole.set(self.zeros.count(), part),
-                _ => hole.clear(part),
-            }
         }
     }
 }

@@ -609,7 +609,7 @@ fn a_trim_and_zeros_heal_what_they_cover() {
             let zeroed = if is_trim { 4 * 24..5 * 24 } else { HOLE };
             let (lba, len) = (Lba(zeroed.start), Sectors(zeroed.end - zeroed.start));
             let zero = match is_trim {
-                true => Command::Trim { lba, len, fua: true },
+                true => Command::WriteZeroes { lba, len, fua: true, may_punch: true },
                 false => Command::WriteZeroes { lba, len, fua: true, may_punch: false },
             };
             drop(run(&mut engine, zero).expect("zeroed"));

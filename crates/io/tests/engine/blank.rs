@@ -199,6 +199,10 @@ fn whoever_is_lost_of_a_new_array_what_was_written_is_there_and_the_rest_is_zero
     }
 }
 
+fn trim(len: Sectors) -> Command {
+    Command::WriteZeroes { lba: Lba(0), len, fua: true, may_punch: true }
+}
+
 /// Zeros are there already: nothing is written for them, and no region becomes a member's business.
 #[test]
 fn zeros_and_trims_of_what_is_blank_cost_nothing() {
@@ -206,14 +210,14 @@ fn zeros_and_trims_of_what_is_blank_cost_nothing() {
         let context = format!("{shape:?}");
         let mut engine = new_engine(&shape);
         let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity());
-        drop(run(&mut engine, Command::Trim { lba: Lba(0), len: capacity, fua: true }).expect("trimmed"));
+        drop(run(&mut engine, trim(capacity)).expect("trimmed"));
         let zero =
             Command::WriteZeroes { lba: Lba(8), len: Sectors(capacity.0 / 16 * 8), fua: false, may_punch: false };
         drop(run(&mut engine, zero).expect("zeroed"));
         assert_eq!(engine.counters().total().written_bytes, 0, "{context}");
         // What is not blank becomes zeros.
         write(&mut engine, stripe, &noise(4, 8)).expect("written");
-        drop(run(&mut engine, Command::Trim { lba: Lba(0), len: capacity, fua: true }).expect("trimmed"));
+        drop(run(&mut engine, trim(capacity)).expect("trimmed"));
         assert!(read_all(&mut engine).iter().all(|&byte| byte == 0), "{context}");
         assert_eq!(engine.initialising().expect("the rest is blank").done.0, stripe, "{context}");
     }

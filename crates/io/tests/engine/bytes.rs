@@ -94,7 +94,7 @@ impl Lives {
             0 => (Command::ReadBytes { at, buf: Buf::zeroed(len) }, Expected::Read(from, to)),
             1 => {
                 self.content[from..to].fill(0);
-                (Command::ZeroBytes { at, len, fua }, Expected::Done)
+                (Command::ZeroBytes { at, len, fua, may_punch: fua }, Expected::Done)
             }
             // One that is about whole sectors goes the usual way where the array has no larger units.
             draw => {
@@ -245,7 +245,7 @@ fn bytes_beyond_the_array_are_refused() {
         let commands = [
             Command::ReadBytes { at: Bytes(at), buf: Buf::zeroed(Bytes(len)) },
             Command::WriteBytes { at: Bytes(at), buf: Buf::zeroed(Bytes(len)), fua: false },
-            Command::ZeroBytes { at: Bytes(at), len: Bytes(len), fua: false },
+            Command::ZeroBytes { at: Bytes(at), len: Bytes(len), fua: false, may_punch: true },
         ];
         for command in commands {
             let result = run(&mut engine, command);
@@ -269,7 +269,7 @@ fn a_unit_that_nobody_has_is_not_made_up() {
         engine.disk_mut().inner.spoil(at.member, Bytes(offset), Bytes(512));
         for command in [
             Command::WriteBytes { at: Bytes(3 * 512 + 10), buf: buf(&[1; 20]), fua: false },
-            Command::ZeroBytes { at: Bytes(3 * 512 + 10), len: Bytes(20), fua: false },
+            Command::ZeroBytes { at: Bytes(3 * 512 + 10), len: Bytes(20), fua: false, may_punch: false },
             Command::ReadBytes { at: Bytes(3 * 512 + 10), buf: Buf::zeroed(Bytes(20)) },
         ] {
             let result = run(&mut engine, command);

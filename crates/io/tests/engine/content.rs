@@ -13,7 +13,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use crate::support::model::{Model, Pending};
 use crate::support::{
     Caching, RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, durable_content, noise, read, run, run_all,
-    shapes, size, small, tolerated, with_cache, write,
+    shapes, small, tolerated, with_cache, write,
 };
 
 const DEPTH: usize = 16;
@@ -255,10 +255,8 @@ impl Storm {
                 (Flight::Write { pending }, Command::WriteZeroes { lba: at, len: sectors, fua, may_punch })
             }
             17 => {
-                let stripe = size(self.engine.geometry().stripe_sectors().bytes()) / SECTOR;
-                let (first, end) = (lba.next_multiple_of(stripe), (lba + len) / stripe * stripe);
-                let pending = self.model.submit(first.min(end), end.saturating_sub(first), true);
-                (Flight::Write { pending }, Command::Trim { lba: at, len: sectors, fua: false })
+                let pending = self.model.submit(lba, len, true);
+                (Flight::Write { pending }, Command::WriteZeroes { lba: at, len: sectors, fua: false, may_punch: true })
             }
             _ => {
                 let (clock, since) = (self.engine.disk().clock(), self.model.now());
@@ -535,9 +533,11 @@ fn zeroing_falls_back_to_writing() {
             content[lba * SECTOR..][..300 * SECTOR].fill(0);
         }
         assert!(engine.missing().is_empty(), "{order:?}");
-        assert!(!engine.can_zero());
         assert_eq!(read(&mut engine, 0, capacity).expect("read"), content, "{order:?}");
         assert_encoded(&engine, &content, "after zeroing");
+        write(&mut engine, 0, &noise(2, capacity)).expect("written");
+        let all = Lba(0)..Lba(capacity);
+        assert!(!engine.zeros().is_fast(&all, true) && !engine.zeros().is_fast(&all, false), "{order:?}");
     }
 }
 

@@ -117,7 +117,7 @@ fn what_is_no_request_is_refused() {
         vec![
             Command::Write { lba: Lba(capacity - 1), buf: buf(&[1; 1024]), fua: false },
             Command::Read { lba: Lba(u64::MAX), buf: buf(&[0; 512]) },
-            Command::Trim { lba: Lba(u64::MAX - 1), len: Sectors(4), fua: false },
+            Command::WriteZeroes { lba: Lba(u64::MAX - 1), len: Sectors(4), fua: false, may_punch: true },
             Command::WriteZeroes { lba: Lba(0), len: Sectors(u64::MAX), fua: false, may_punch: false },
         ],
     );

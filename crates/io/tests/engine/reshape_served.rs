@@ -273,6 +273,10 @@ impl Life<'_> {
     fn finish(&mut self) -> Option<()> {
         if self.engine.reshape().is_some_and(|way| way.is_over()) {
             self.close()?;
+            if self.engine.reshape().is_none_or(|way| !way.is_over()) {
+                // It was turned round meanwhile.
+                return Some(());
+            }
             let ended = finish_served(&mut self.engine, self.model.next_generation());
             if self.engine.disk().left == 0 {
                 return None;

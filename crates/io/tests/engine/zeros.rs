@@ -8,7 +8,8 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors
 
 use crate::rebuild::{fail, logged};
 use crate::support::{
-    Caching, RAID5, Random, Shape, TestEngine, buf, noise, read, rm2, run, run_all, small, with_cache, write,
+    Caching, RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, images, noise, read, recovered, rm2, run,
+    run_all, small, with_cache, write,
 };
 
 const CACHINGS: [Caching; 3] = [None, Some((CacheMode::WriteThrough, 64)), Some((CacheMode::WriteBack, 64))];
@@ -57,7 +58,7 @@ fn what_is_said_to_be_zeros_reads_as_zeros() {
                 let (lba, len, fua) = (lba * 8, len * 8, random.below(4) == 0);
                 match random.below(3) {
                     0 => zeroes(lba, len, fua),
-                    1 => Command::Trim { lba: Lba(lba), len: Sectors(len), fua },
+                    1 => zeroes(lba, len, true),
                     _ => Command::Write { lba: Lba(lba), buf: buf(&noise(turn * 8 + number, len)), fua },
                 }
             });
@@ -185,4 +186,181 @@ fn holes_do_not_tell_where_members_are_missing_or_blocks_have_checksums() {
     busy.submit(0, Command::Write { lba: Lba(0), buf: buf(&noise(1, 8)), fua: false });
     busy.turn(&mut Vec::new()).expect("memory does not break");
     assert!(!busy.zeros().begin_search(), "what is being written is not on the members");
+}
+
+/// Zeros that are there, and have no space, are written neither by trims nor by zeros; those that are to have space are.
+#[test]
+fn nothing_is_written_for_zeros_that_are_there() {
+    for shape in [small(RAID5, 5), logged(small(RAID5, 5)), small(Level::Raid0, 4)] {
+        let shape = Shape { chunk: 64 << 10, chunks: 8, log: 1 << 20, ..shape };
+        for caching in CACHINGS {
+            let context = format!("{shape:?}, {caching:?}");
+            let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), caching);
+            let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity().0);
+            write(&mut engine, 0, &noise(1, capacity)).expect("written");
+            run(&mut engine, zeroes(0, capacity, true)).expect("trimmed");
+            run(&mut engine, Command::Flush).expect("flushed");
+            let written = |engine: &TestEngine| {
+                let total = engine.counters().total();
+                (total.written_bytes, total.zeroes)
+            };
+            let before = written(&engine);
+            for (lba, len) in [(0, capacity), (8, 8), (stripe - 16, 32), (16, 3 * stripe), (1, 1), (capacity - 5, 5)] {
+                let fua = Command::WriteZeroes { lba: Lba(lba), len: Sectors(len), fua: true, may_punch: true };
+                run(&mut engine, fua).expect("trimmed");
+                assert_eq!(written(&engine), before, "{context}: {len} at {lba}");
+            }
+            assert_eq!(status(&engine, 0..capacity), [(Status::Hole, 0..capacity)], "{context}");
+            run(&mut engine, zeroes(0, stripe, false)).expect("zeroed");
+            assert!(written(&engine) > before, "{context}: they are to have space");
+            let expected = [(Status::Zeros, 0..stripe), (Status::Hole, stripe..capacity)];
+            assert_eq!(status(&engine, 0..capacity), expected, "{context}");
+            // Only whole stripes give it back.
+            run(&mut engine, zeroes(0, stripe, true)).expect("trimmed");
+            assert_eq!(status(&engine, 0..capacity), [(Status::Hole, 0..capacity)], "{context}");
+        }
+    }
+}
+
+/// With FUA zeros are durable that were there already, in memory only.
+#[test]
+fn zeros_that_are_there_are_durable_with_fua() {
+    for shape in [small(RAID5, 4), small(rm2(3, Placement::Adjacent), 6)] {
+        let shape = Shape { log: 1 << 20, ..logged(shape) };
+        let caching = Some((CacheMode::WriteBack, 256));
+        let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), caching);
+        // The journal has it, so what replaces it goes into the cache.
+        run(&mut engine, Command::Write { lba: Lba(80), buf: buf(&noise(1, 8)), fua: true }).expect("written");
+        run(&mut engine, zeroes(80, 8, true)).expect("zeroed");
+        assert_eq!(status(&engine, 80..88), [(Status::Zeros, 80..88)], "{shape:?}");
+        assert!(engine.is_dirty(), "{shape:?}: it is in memory");
+        run(&mut engine, Command::WriteZeroes { lba: Lba(80), len: Sectors(8), fua: true, may_punch: true })
+            .expect("zeroed");
+        let mut engine = recovered(&shape, images(&engine));
+        assert_eq!(block(&mut engine, 80).expect("read"), [0; 4096], "{shape:?}");
+    }
+}
+
+/// Of a trim whose edges are partial stripes, members are sent no more than these.
+#[test]
+fn whole_stripes_go_without_the_edges() {
+    let shape = Shape { chunk: 64 << 10, chunks: 8, ..small(RAID5, 5) };
+    let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), None);
+    let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity().0);
+    let mut content = noise(1, capacity);
+    write(&mut engine, 0, &content).expect("written");
+    let (start, end) = (stripe - 8, 4 * stripe + 8);
+    let before = engine.counters().total();
+    run(&mut engine, zeroes(start, end - start, true)).expect("trimmed");
+    let after = engine.counters().total();
+    assert_eq!(after.zeroes - before.zeroes, 5, "one operation for each member");
+    // Each edge is eight sectors of data and as many of parity.
+    assert_eq!(after.written_bytes - before.written_bytes, 2 * 2 * 8 * 512);
+    content[usize::try_from(start * 512).expect("small")..usize::try_from(end * 512).expect("small")].fill(0);
+    assert_eq!(read(&mut engine, 0, capacity).expect("read"), content);
+    let expected = [
+        (Status::Data, 0..start),
+        (Status::Zeros, start..stripe),
+        (Status::Hole, stripe..4 * stripe),
+        (Status::Zeros, 4 * stripe..end),
+        (Status::Data, end..capacity),
+    ];
+    assert_eq!(status(&engine, 0..capacity), expected);
+}
+
+#[test]
+fn zeros_are_fast_where_members_are_known_not_to_be_sent_them() {
+    let shape = Shape { chunk: 64 << 10, chunks: 8, ..small(RAID5, 5) };
+    let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), None);
+    let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity().0);
+    let is_fast = |engine: &TestEngine, range: Range<u64>, may_punch: bool| {
+        engine.zeros().is_fast(&(Lba(range.start)..Lba(range.end)), may_punch)
+    };
+    write(&mut engine, 0, &noise(1, capacity)).expect("written");
+    assert!(!is_fast(&engine, 0..capacity, true), "nobody knows whether they can");
+    engine.note_can_punch(engine.geometry().all_members().without(MemberIndex(2)));
+    assert!(!is_fast(&engine, 0..capacity, true), "one is not known to");
+    engine.note_can_punch(engine.geometry().all_members());
+    assert!(is_fast(&engine, 0..capacity, true) && !is_fast(&engine, 0..capacity, false), "the other is not known");
+    assert!(is_fast(&engine, 8..3 * stripe, true), "most of it are whole stripes");
+    assert!(!is_fast(&engine, 8..stripe + 8, true), "there is no whole stripe");
+    assert!(!is_fast(&engine, stripe / 2..2 * stripe + stripe / 4 * 3, true), "most of it is edges");
+    run(&mut engine, zeroes(0, stripe, false)).expect("zeroed");
+    assert!(is_fast(&engine, stripe..3 * stripe, false), "they have done it");
+    assert!(is_fast(&engine, 8..16, true), "it is zeros");
+    assert!(!is_fast(&engine, 8..16, false), "it is to have space");
+}
+
+/// When the last piece of a parity stripe is trimmed, all of it is given back.
+#[test]
+fn pieces_of_a_stripe_give_it_back_together() {
+    let raid5 = small(RAID5, 5);
+    for shape in [raid5, logged(raid5), raid5.checked(), small(rm2(3, Placement::Adjacent), 7)] {
+        let shape = Shape { chunk: 64 << 10, chunks: 9, log: 1 << 20, ..shape };
+        for caching in CACHINGS {
+            let context = format!("{shape:?}, {caching:?}");
+            let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), caching);
+            let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity().0);
+            let mut content = noise(1, capacity);
+            write(&mut engine, 0, &content).expect("written");
+            run(&mut engine, Command::Flush).expect("flushed");
+            let piece = stripe / 8 / 8 * 8;
+            let pieces = [1, 3, 5, 0, 2, 6, 4].map(|number| (number * piece, piece)).into_iter();
+            let pieces = pieces.chain([(7 * piece, stripe - 7 * piece)]);
+            let mut zeroed = 0;
+            for (start, len) in pieces {
+                let before = engine.counters().total().zeroes;
+                run(&mut engine, zeroes(stripe + start, len, true)).expect("trimmed");
+                zeroed = engine.counters().total().zeroes - before;
+                let range = (stripe + start) * 512..(stripe + start + len) * 512;
+                content[usize::try_from(range.start).expect("small")..usize::try_from(range.end).expect("small")]
+                    .fill(0);
+            }
+            assert_eq!(zeroed, u64::from(shape.members), "{context}: the last piece takes one operation for each");
+            let expected = [(Status::Data, 0..stripe), (Status::Hole, stripe..2 * stripe)];
+            assert_eq!(status(&engine, 0..2 * stripe), expected, "{context}");
+            assert_eq!(read(&mut engine, 0, capacity).expect("read"), content, "{context}");
+            // What is written there next is computed from what is there.
+            write(&mut engine, stripe + 8, &noise(2, 8)).expect("written");
+            content[usize::try_from((stripe + 8) * 512).expect("small")..][..4096].copy_from_slice(&noise(2, 8));
+            run(&mut engine, Command::Flush).expect("flushed");
+            run(&mut engine, Command::Close).expect("closed");
+            assert_encoded(&engine, &content, &context);
+        }
+    }
+}
+
+/// Whatever is zeroed and written in whatever pieces, content and parity are right.
+#[test]
+fn zeros_in_pieces_keep_content_and_parity() {
+    for (shape, caching) in shapes().into_iter().flat_map(|shape| CACHINGS.map(|caching| (shape, caching))) {
+        let context = format!("{shape:?}, {caching:?}");
+        let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), caching);
+        let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity().0);
+        let (mut random, mut content) = (Random(11), noise(3, capacity));
+        write(&mut engine, 0, &content).expect("written");
+        for turn in 0..400 {
+            // Few stripes, so that pieces come together.
+            let lba = random.below(2 * stripe / 8) * 8;
+            let len = (8 * (1 + random.below(stripe / 8))).min(capacity - lba);
+            let place = usize::try_from(lba * 512).expect("small");
+            let place = place..place + usize::try_from(len * 512).expect("small");
+            if random.below(5) == 0 {
+                let len = len.min(16);
+                let noise = noise(turn + 100, len);
+                write(&mut engine, lba, &noise).expect("written");
+                content[place.start..][..noise.len()].copy_from_slice(&noise);
+            } else {
+                run(&mut engine, zeroes(lba, len, random.below(4) > 0)).expect("zeroed");
+                content[place].fill(0);
+            }
+            if random.below(8) == 0 {
+                assert_true(&mut engine, &context);
+                assert_eq!(read(&mut engine, 0, capacity).expect("read"), content, "{context}, turn {turn}");
+            }
+        }
+        run(&mut engine, Command::Flush).expect("flushed");
+        run(&mut engine, Command::Close).expect("closed");
+        assert_encoded(&engine, &content, &context);
+    }
 }

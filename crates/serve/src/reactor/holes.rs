@@ -1,4 +1,5 @@
-//! Finding out, when the server starts, which parts of the array read as zeros: those that are holes of all members.
+//! Finding out, when the server starts, which parts of the array read as zeros: those that are holes of all members;
+//! and which members can give space back.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -9,7 +10,7 @@ use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::timeout;
 use uraid_io::engine::Status;
 use uraid_io::member::{Member, MemberError};
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::Reactor;
 use crate::disk::LiveDisk;
@@ -32,10 +33,11 @@ pub(crate) async fn search<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
 async fn find_out<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
     let count = reactor.engine.borrow().geometry().members();
     let members: Vec<_> = reactor.engine.borrow().disk().members().iter().take(count).cloned().collect();
-    if !members.iter().any(|member| member.as_ref().is_some_and(|member| !member.is_device())) {
-        return;
-    }
-    if !reactor.engine.borrow().zeros().begin_search() {
+    let searches = reactor.engine.borrow().zeros().begin_search();
+    let asked = members.clone();
+    let Ok(able) = spawn_blocking(move || able(&asked)).await else { return };
+    reactor.engine.borrow().note_can_punch(able);
+    if !searches {
         return;
     }
     let found = spawn_blocking(move || find(&members)).await;
@@ -49,6 +51,12 @@ async fn find_out<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
         Err(_) => return,
     };
     reactor.engine.borrow().zeros().end_search(&holes, status);
+}
+
+/// The members that can give space back.
+fn able(members: &[Option<Arc<Member>>]) -> MemberSet {
+    let slots = (0..).map(MemberIndex).zip(members);
+    slots.filter(|(_, member)| member.as_ref().is_some_and(|member| member.can_punch())).map(|(slot, _)| slot).collect()
 }
 
 /// The holes of all members.

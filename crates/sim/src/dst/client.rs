@@ -500,18 +500,9 @@ impl<'a> Client<'a> {
                 let may_punch = self.random.chance(1, 2);
                 (Submitted::Write { lba, len, pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
             }
-            88..=90 if self.session.engine.reshape().is_some() => {
-                // Only whole stripes are given back, and whose they are depends on where the mark is when it is done:
-                // each sector may be zeros from now on, or what it is.
-                let _ = self.session.model.begin(lba, len, true);
-                (Submitted::Write { lba, len, pending: None, fua }, Command::Trim { lba, len, fua })
-            }
             88..=90 => {
-                // Only whole stripes are given back; the rest stays as it is.
-                let stripe = self.session.engine.geometry().stripe_sectors().0;
-                let (first, end) = (lba.0.next_multiple_of(stripe), (lba.0 + len.0) / stripe * stripe);
-                let pending = (first < end).then(|| self.session.model.begin(Lba(first), Sectors(end - first), true));
-                (Submitted::Write { lba, len, pending, fua }, Command::Trim { lba, len, fua })
+                let pending = Some(self.session.model.begin(lba, len, true));
+                (Submitted::Write { lba, len, pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch: true })
             }
             _ => (Submitted::Flush { begun: self.session.model.now() }, Command::Flush),
         }

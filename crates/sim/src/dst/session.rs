@@ -385,8 +385,9 @@ impl<'a> Session<'a> {
         let name = match &command {
             Command::Read { lba, buf } => format!("read {lba}+{}", buf.len() / 512),
             Command::Write { lba, buf, fua } => format!("write {lba}+{} fua {fua}", buf.len() / 512),
-            Command::WriteZeroes { lba, len, fua, .. } => format!("zeroes {lba}+{len} fua {fua}"),
-            Command::Trim { lba, len, fua } => format!("trim {lba}+{len} fua {fua}"),
+            Command::WriteZeroes { lba, len, fua, may_punch } => {
+                format!("zeroes {lba}+{len} fua {fua} punch {may_punch}")
+            }
             Command::Join(joining) => format!("join {}, whole {}", joining.superblock.slot, joining.is_whole),
             Command::Replace(joining) => format!("replace {}", joining.superblock.slot),
             other => format!("{other:?}"),

@@ -90,7 +90,7 @@ impl Copies {
         let seat = members.seat().expect("that was checked when it was asked for");
         tracing::info!(member = %slot, uuid = %member, "a member is being copied to another one, which then takes over \
             its slot");
-        members.note_can_zero(seat);
+        members.abilities.forget(seat);
         if let Some(sums) = &parts.sums {
             sums.replace(&Superblock { slot: seat, ..joining.superblock.clone() });
         }

@@ -29,6 +29,8 @@ pub(in crate::engine) struct BytesRequest {
     pub(in crate::engine) buf: Option<Buf>,
     /// Reply when it is durable.
     pub(in crate::engine) fua: bool,
+    /// Whether zeros may give the members' space back.
+    pub(in crate::engine) may_punch: bool,
 }
 
 /// Fills a buffer from a byte on, and replies.
@@ -67,7 +69,7 @@ async fn write_edges(
     space: &mut Workspace,
     request: BytesRequest,
 ) -> Result<Option<Request>, EngineError> {
-    let BytesRequest { ticket, at, len, buf, fua } = request;
+    let BytesRequest { ticket, at, len, buf, fua, may_punch } = request;
     let end = at.0 + len.0;
     let unit = core.sides.below.unit().bytes().0;
     let (first, last) = (at.0.next_multiple_of(unit), end / unit * unit);
@@ -84,7 +86,7 @@ async fn write_edges(
         return Ok(None);
     }
     let whole = Lba(first / SECTOR_BYTES)..Lba(last / SECTOR_BYTES);
-    let Some(mut buf) = buf else { return Ok(Some(Request::zeroes(ticket, whole, false, fua))) };
+    let Some(mut buf) = buf else { return Ok(Some(Request::zeroes(ticket, whole, may_punch, fua))) };
     // What members take begins where memory is aligned.
     let from = index(first - at.0);
     buf.as_mut().copy_within(from..from + index(last - first), 0);

@@ -54,6 +54,10 @@ pub(in crate::engine) async fn write(sides: &Sides, space: &mut Workspace, reque
     let made = match request.goal {
         // What the cache has taken in was made before.
         Goal::Write if !request.range.is_empty() => make(&sides.below, space, request.range.clone()).await,
+        // They are there, but are to have space.
+        Goal::Zero { may_punch: false } if sides.below.blanks.may_punch() && !request.range.is_empty() => {
+            make(&sides.below, space, request.range.clone()).await
+        }
         // Zeros are there already.
         _ => Ok(()),
     };

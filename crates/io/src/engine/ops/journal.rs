@@ -182,14 +182,14 @@ async fn put(parts: &Parts, journal: &Journal, wanted: Wanted) -> Result<bool, E
         // Those who wait for a place would only wake each other.
         journal.arrived.wake(parts.tasks());
     }
-    if result.is_err() {
+    if matches!(result, Err(_) | Ok(Put::GivenBack)) {
         // Nobody who waits for what was on its way gets it.
         journal.changed.wake(parts.tasks());
     }
     match result? {
         Put::Done => settle(parts),
         // Nothing has changed: whoever waits for room goes on when there is.
-        Put::NoRoom => return Ok(false),
+        Put::NoRoom | Put::GivenBack => return Ok(false),
         // Some record is on its way.
         Put::NoPlace => journal.arrived.wait(parts.tasks()).await,
     }
@@ -201,6 +201,8 @@ enum Put {
     Done,
     /// Rings are full.
     NoRoom,
+    /// They have become so since the batch was on its way.
+    GivenBack,
     /// Who has room takes part in as many open records as it may.
     NoPlace,
 }
@@ -266,11 +268,18 @@ async fn put_batch(
     };
     let result = journal.log.put_pages(fill, members).await;
     if !sending.is_overtaken() {
-        let _ = parts.writeback.with(|cache| cache.journal_mut().journaled(batch, result.as_ref().ok().copied()));
+        let _ = parts.writeback.with(|cache| match result {
+            Ok(None) => cache.journal_mut().give_back(batch),
+            Ok(record) => cache.journal_mut().journaled(batch, record),
+            Err(_) => cache.journal_mut().journaled(batch, None),
+        });
     }
     going.clear();
     journal.content.borrow_mut().push(going);
-    result?;
+    if result?.is_none() {
+        let _ = parts.writeback.with(Cache::hurry);
+        return Ok(Put::GivenBack);
+    }
     members.failures_recorded().await?;
     let is_over = |cache: &mut Cache| journal.hurried.get().is_none_or(|mark| cache.is_drained(mark));
     if journal.log.is_fuller_than(HURRY_SHARE) && parts.writeback.with(is_over) == Some(true) {

@@ -11,11 +11,12 @@ use super::held::{self, Held};
 use super::{flush, journal};
 use crate::buf::Buf;
 use crate::engine::error::EngineError;
-use crate::engine::journal::Journal;
 use crate::engine::parts::Parts;
 use crate::engine::replies::{Answerable, Ticket};
 use crate::engine::sides::Sides;
+use crate::engine::transfer::writing::ZERO_OPERATION_MIN;
 use crate::engine::transfer::{Goal, PART, Transfer, Workspace, reading, writing};
+use crate::engine::zeros::Status;
 
 /// A command that writes.
 #[derive(Debug)]
@@ -30,6 +31,8 @@ pub(in crate::engine) struct Request {
     /// How long the command is. Some of it is in the cache, and to be durable there.
     pub(in crate::engine) len: Sectors,
     pub(in crate::engine) is_cached: bool,
+    /// Some of it was zeros already.
+    pub(in crate::engine) is_known: bool,
     pub(in crate::engine) buf: Option<Buf>,
     /// Reply when it is durable.
     pub(in crate::engine) fua: bool,
@@ -45,14 +48,14 @@ impl Request {
         fua: bool,
     ) -> Self {
         let is_cached = range.end.0 - range.start.0 < len.0;
-        Self { ticket, goal: Goal::Write, start, range, len, is_cached, buf: Some(buf), fua }
+        Self { ticket, goal: Goal::Write, start, range, len, is_cached, is_known: false, buf: Some(buf), fua }
     }
 
     /// Zeros.
     pub(in crate::engine) fn zeroes(ticket: Ticket, range: Range<Lba>, may_punch: bool, fua: bool) -> Self {
         let goal = Goal::Zero { may_punch };
         let len = Sectors(range.end.0 - range.start.0);
-        Self { ticket, goal, start: range.start, range, len, is_cached: false, buf: None, fua }
+        Self { ticket, goal, start: range.start, range, len, is_cached: false, is_known: false, buf: None, fua }
     }
 }
 
@@ -82,8 +85,11 @@ async fn write_all<'a>(
     }
     // Without write-back nothing that is in memory alone is replied to.
     let is_through = !sides.below.writeback.is_on() && !planted!(LiveTakenIn);
-    if request.is_cached && (request.fua || is_through) {
-        keep(&sides.below, request.start, request.len).await?;
+    if (request.is_cached || request.is_known) && (request.fua || is_through) {
+        let end = Lba(request.start.0 + request.len.0);
+        for (parts, Range { start, end }) in sides.split(request.start..end) {
+            keep(parts, start, Sectors(end.0 - start.0)).await?;
+        }
     }
     if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
         flush::durable(&sides.below, flush::Covers::Replied).await?;
@@ -94,7 +100,7 @@ async fn write_all<'a>(
 /// Makes what the cache has of a range durable.
 pub(super) async fn keep(parts: &Parts, start: Lba, len: Sectors) -> Result<(), EngineError> {
     // A change of members that waits for this holds everything else back.
-    let _awaiting = parts.journal.as_ref().map(Journal::begin_awaiting);
+    let _awaiting = (!planted!(KeptUnawaited)).then(|| parts.writeback.begin_awaiting());
     let mark = parts.writeback.cache().map(|cache| cache.journal().mark());
     let is_left = || {
         let cache = parts.writeback.cache();
@@ -137,14 +143,30 @@ async fn write_parts<'a>(
             at = end;
             continue;
         }
+        let end = match goal {
+            Goal::Zero { may_punch: true } => match has_zeros(parts, at, end) {
+                (true, end) => {
+                    request.is_known |= !planted!(KnownZerosVolatile);
+                    at = end;
+                    continue;
+                }
+                (false, end) => end,
+            },
+            _ => end,
+        };
+        // What is there may be in memory only.
+        let is_known = request.is_known;
         write_run(&mut transfer, start, at..end, &has_cached, |transfer| {
             // A command is answered when the log has the last of it: the content of that, and for a durable one of all.
             // With write-back sums are enough, as for any write that is in memory only.
-            let is_last = transfer.at.0 + transfer.len.0 == whole.end.0;
+            let (start, len) = transfer.asked();
+            let is_last = start.0 + len.0 == whole.end.0;
             let takes_sums = writing::takes_sums(transfer);
             is_by_sums |= takes_sums;
             let is_early = parts.writeback.is_on() && !fua;
-            let is_there = is_early || !(takes_sums || has_cached.get() || fua && is_by_sums) || planted!(SumsAnswered);
+            let is_there = is_early
+                || !(takes_sums || has_cached.get() || is_known || fua && is_by_sums)
+                || planted!(SumsAnswered);
             if is_last && parts.counts_logged() && is_there {
                 *answerable = Some(parts.replies.promise(ticket, size, fua));
             }
@@ -180,22 +202,33 @@ async fn write_run<'a>(
     has_cached: &Cell<bool>,
     mut obtained: impl FnMut(&Transfer<'a>),
 ) -> Result<(), EngineError> {
-    let mut at = range.start;
+    let (mut at, mut may_widen, mut punched) = (range.start, true, Vec::new());
     transfer.begin_zeroing(&range);
     while at < range.end {
-        transfer.begin(at, part_len(transfer.parts, at, range.end), Sectors(at.0 - start.0));
+        let end = if transfer.goal == Goal::Write { range.end } else { zeros_end(transfer.parts, at, range.end) };
+        transfer.begin(at, part_len(transfer.parts, at, end), Sectors(at.0 - start.0));
         let Some(mut held) = take(transfer).await? else {
-            transfer.is_punched = false;
             has_cached.set(true);
             at.0 += transfer.len.0;
             continue;
         };
+        let whole = if may_widen { widen(transfer) } else { None };
         let result = change(transfer, &mut held, &mut obtained).await;
         held::release(transfer, held, result.as_ref().err());
         result?;
-        at.0 += transfer.len.0;
+        may_widen = whole.is_none_or(|whole| whole == transfer.len);
+        if !may_widen {
+            // Less could be done at once, and that is what was not asked for.
+            continue;
+        }
+        if transfer.is_punched {
+            punched.push(transfer.at..Lba(transfer.at.0 + transfer.len.0));
+        }
+        let (start, len) = transfer.asked();
+        at = Lba(start.0 + len.0);
     }
     transfer.end_zeroing();
+    punched.iter().for_each(|range| transfer.parts.zeros.note_hole(range));
     Ok(())
 }
 
@@ -259,6 +292,69 @@ pub(in crate::engine) async fn change<'a>(
     transfer.parts.members.failures_recorded().await?;
     drop(logged);
     Ok(())
+}
+
+/// Up to where zeros from `at` to `end` go together: whole parity stripes go without what is partial, as members are
+/// not sent them.
+fn zeros_end(parts: &Parts, at: Lba, end: Lba) -> Lba {
+    let stripe = parts.geometry().stripe_sectors().0;
+    let (next, last) = (at.0.next_multiple_of(stripe), end.0 / stripe * stripe);
+    match () {
+        () if at.0 < next => Lba(next.min(end.0)),
+        () if at.0 < last => Lba(last),
+        () => end,
+    }
+}
+
+/// Has zeros of a part of a parity stripe, which the transfer has, be those of all of it, if the rest is known to be
+/// zeros: then parity is, too, and members give all of its space back. The length then.
+fn widen(transfer: &mut Transfer<'_>) -> Option<Sectors> {
+    let Transfer { parts, goal, at, len, .. } = *transfer;
+    let (stripe, capacity) = (parts.geometry().stripe_sectors().0, parts.geometry().capacity().0);
+    let start = Lba(at.0 / stripe * stripe);
+    let end = Lba((start.0 + stripe).min(capacity));
+    let is_part = len.0 < end.0 - start.0 && at.0 + len.0 <= end.0;
+    if goal != (Goal::Zero { may_punch: true }) || !is_part {
+        return None;
+    }
+    let is_rest_zero =
+        planted!(WidenedUnknown) || parts.zeros.has_all(&(start..at)) && parts.zeros.has_all(&(Lba(at.0 + len.0)..end));
+    let whole = Sectors(end.0 - start.0);
+    if !is_rest_zero || journal::is_live(parts, start, whole) {
+        return None;
+    }
+    transfer.begin(start, whole, Sectors(0));
+    transfer.asked = Some((at, len));
+    Some(whole)
+}
+
+/// Whether zeros are there already, and up to where it is as that is; at most up to `end`. Those that have space are
+/// written once more where whole parity stripes can give it back.
+fn has_zeros(parts: &Parts, at: Lba, end: Lba) -> (bool, Lba) {
+    let (geometry, members) = (parts.geometry(), &parts.members);
+    let (stripe, capacity) = (geometry.stripe_sectors().0, geometry.capacity().0);
+    let (status, until) = parts.zeros.run(at, end);
+    let (start, next) = (at.0 / stripe * stripe, (at.0 / stripe + 1) * stripe);
+    // Whole parity stripes and what begins or ends the range, as far as it is as at its beginning.
+    let known = if until == end { end.0 } else { until.0 / stripe * stripe };
+    let of_stripe = geometry.chunk().0 * geometry.rows() as u64;
+    let gives_back = |stripes: u64| {
+        let can = members.abilities.cannot(true).minus(members.missing()).is_empty();
+        can && stripes * of_stripe >= ZERO_OPERATION_MIN.0
+    };
+    match status {
+        Status::Data => (false, Lba(until.0.next_multiple_of(stripe).min(end.0))),
+        _ if known <= at.0 => (false, Lba(next.min(end.0))),
+        Status::Hole => (true, Lba(known)),
+        Status::Zeros if at.0 == start && known >= next => {
+            let whole = known / stripe * stripe;
+            (!gives_back((whole - start) / stripe), Lba(whole))
+        }
+        Status::Zeros => {
+            let is_whole = parts.zeros.has_all(&(Lba(start)..Lba(next.min(capacity))));
+            (!(is_whole && gives_back(1)), Lba(next.min(known)))
+        }
+    }
 }
 
 /// How much of a command from `at` to `end` is planned at once: what a plan and a record may have, up to the end of a

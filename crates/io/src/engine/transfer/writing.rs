@@ -15,7 +15,7 @@ use crate::format::badblocks::Lack;
 use crate::format::log::record::Kind;
 
 /// Shorter zeros are written: an operation of their own would only cut the member's extents up.
-const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
+pub(in crate::engine) const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
 
 /// Has it durable that parity which the plan leaves out of agreement counts for nothing from now on.
 ///
@@ -153,12 +153,11 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
             take_over(transfer);
         }
         let call = issue(transfer).await;
-        transfer.is_punched &= transfer.plan.writes().iter().all(|io| is_zeroed(transfer, io));
+        // A member may have turned out to have no operation for zeroing.
+        note_abilities(transfer, &call);
         if call.cannot_zero.is_empty() {
             break call.failed;
         }
-        // A member turned out to have no operation for zeroing.
-        members.note_cannot_zero(call.cannot_zero);
     };
     let (unwritten, is_spared) = (failed, is_spared(transfer, failed));
     let untaken = if is_spared || is_had(parts) { failed } else { MemberSet::EMPTY };
@@ -236,7 +235,7 @@ async fn issue(transfer: &Transfer<'_>) -> Call {
             continue;
         }
         for (member, offset) in members.targets(io.member, io.sector, is_copy) {
-            if is_zero && !members.cannot_zero().contains(member) {
+            if is_zero && !members.abilities.cannot(may_punch).contains(member) {
                 let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
                 members.operations.piecewise(member, kind, offset, end(io)).finish();
                 members.counters.borrow_mut().zero(member);
@@ -258,20 +257,34 @@ fn is_zeros(plan: &Plan, io: &DiskIo) -> bool {
     plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes)
 }
 
-/// Whether zeros are written without sending them.
-fn is_zeroed(transfer: &Transfer<'_>, io: &DiskIo) -> bool {
-    let can_zero = !transfer.parts.members.cannot_zero().contains(io.member);
-    can_zero && io.len >= ZERO_OPERATION_MIN && is_zeros(transfer.plan, io)
+/// Notes which members have an operation for zeroing and which don't, and whether all have given back their space.
+fn note_abilities(transfer: &mut Transfer<'_>, call: &Call) {
+    let Goal::Zero { may_punch } = transfer.goal else { return };
+    let (plan, abilities) = (&*transfer.plan, &transfer.parts.members.abilities);
+    abilities.note_cannot(call.cannot_zero, may_punch);
+    let (mut zeroed, mut is_punched) = (MemberSet::EMPTY, may_punch);
+    for io in plan.writes() {
+        let is_zeroed = io.len >= ZERO_OPERATION_MIN && is_zeros(plan, io);
+        zeroed = if is_zeroed { zeroed.with(io.member) } else { zeroed };
+        is_punched &= is_zeroed && !abilities.cannot(may_punch).contains(io.member);
+    }
+    abilities.note_can(zeroed.minus(call.failed).minus(abilities.cannot(may_punch)), may_punch);
+    transfer.is_punched = is_punched;
 }
 
 /// Lets what is about to be written take the place of what the cache holds of it, and leaves the new parity there.
 fn take_over(transfer: &mut Transfer<'_>) {
-    let Transfer { parts, goal, at, len, plan, content, .. } = transfer;
+    let (at, len) = transfer.asked();
+    let Transfer { parts, goal, asked, plan, content, .. } = transfer;
     let (parts, geometry) = (*parts, parts.geometry());
     if *goal == Goal::Write {
-        parts.zeros.note_written(&(*at..Lba(at.0 + len.0)));
+        parts.zeros.note_written(&(at..Lba(at.0 + len.0)));
     }
     let _ = parts.writeback.with(|cache| {
+        if asked.is_some() {
+            // The members are to hold zeros for the rest, too. What has come there meanwhile stays: it is newer.
+            cache.forget_clean(geometry.split(at).0);
+        }
         if !content.cached.flies() {
             let source = match (*goal, &content.request) {
                 (Goal::Write, Some(request)) => Source::Request(request, super::content::bytes(content.base)),
@@ -279,7 +292,7 @@ fn take_over(transfer: &mut Transfer<'_>) {
                 _ => return,
             };
             let keeps = len.0 < geometry.stripe_sectors().0 && !parts.writeback.is_bypassed();
-            cache.take_over(geometry, (*at, *len), source, keeps, content.cached);
+            cache.take_over(geometry, (at, len), source, keeps, content.cached);
         }
         if !content.cached.flies() {
             return;

@@ -52,7 +52,7 @@ fn nothing_is_said_to_be_zeros_that_is_not() {
                 continue;
             }
             let may_punch = random.toss();
-            let zeroing = zeros.zeroing(&range, may_punch);
+            let zeroing = zeros.zeroing(&range);
             let mut left = vec![true; index(range.end.0 - range.start.0)];
             for _ in 0..random.below(3) {
                 // Somebody writes meanwhile.
@@ -65,7 +65,10 @@ fn nothing_is_said_to_be_zeros_that_is_not() {
                     left[at - index(range.start.0)] = false;
                 }
             }
-            zeroing.note(if may_punch { Status::Hole } else { Status::Zeros });
+            zeroing.note();
+            if may_punch {
+                zeros.note_hole(&range);
+            }
             for (at, _) in indices(&range).zip(left).filter(|(_, left)| *left) {
                 (slow.zero[at], slow.hole[at]) = (true, may_punch);
             }
@@ -84,9 +87,11 @@ fn nothing_is_said_to_be_zeros_that_is_not() {
 #[test]
 fn whole_granules_are_known_to_the_end_of_the_array() {
     let zeros = Zeros::new(Sectors(100));
-    zeros.zeroing(&(Lba(9)..Lba(40)), true).note(Status::Hole);
-    zeros.zeroing(&(Lba(96)..Lba(100)), false).note(Status::Zeros);
-    zeros.zeroing(&(Lba(24)..Lba(32)), false).note(Status::Zeros);
+    zeros.zeroing(&(Lba(9)..Lba(40))).note();
+    zeros.note_hole(&(Lba(0)..Lba(90)));
+    zeros.zeroing(&(Lba(96)..Lba(100))).note();
+    zeros.zeroing(&(Lba(24)..Lba(32))).note();
+    assert!(zeros.has_all(&(Lba(17)..Lba(39))) && !zeros.has_all(&(Lba(17)..Lba(41))));
     let expected = [
         (Status::Data, 0..16),
         (Status::Hole, 16..24),
@@ -108,7 +113,7 @@ fn large_arrays_have_larger_granules_and_no_more_memory() {
     let zeros = Zeros::new(Sectors(capacity));
     assert!(zeros.count() <= GRANULES_MAX && zeros.count() >= GRANULES_MAX / 2);
     let granule = 1 << zeros.shift;
-    zeros.zeroing(&(Lba(1)..Lba(3 * granule)), false).note(Status::Zeros);
+    zeros.zeroing(&(Lba(1)..Lba(3 * granule))).note();
     assert_eq!(zeros.run(Lba(0), Lba(capacity)), (Status::Data, Lba(granule)));
     assert_eq!(zeros.run(Lba(granule + 5), Lba(2 * granule + 1)), (Status::Zeros, Lba(2 * granule + 1)));
     assert_eq!(zeros.run(Lba(granule), Lba(capacity)), (Status::Zeros, Lba(3 * granule)));
