@@ -188,7 +188,8 @@ fn holes_do_not_tell_where_members_are_missing_or_blocks_have_checksums() {
     assert!(!busy.zeros().begin_search(), "what is being written is not on the members");
 }
 
-/// Zeros that are there, and have no space, are written neither by trims nor by zeros; those that are to have space are.
+/// Zeros that are there, and have no space, are written neither by trims nor by zeros; those are that are to have
+/// space.
 #[test]
 fn nothing_is_written_for_zeros_that_are_there() {
     for shape in [small(RAID5, 5), logged(small(RAID5, 5)), small(Level::Raid0, 4)] {
