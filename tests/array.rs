@@ -1,6 +1,7 @@
 //! An array in a temporary directory: created by the real binary, its member files read by this harness alone.
 
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -30,6 +31,12 @@ pub struct Member {
     pub data_offset: usize,
     /// Bytes of the data area.
     pub data_size: usize,
+}
+
+/// Bytes of space that a file has.
+#[must_use]
+pub fn space(path: &Path) -> u64 {
+    std::fs::metadata(path).expect("it is there").blocks() * 512
 }
 
 impl Array {
@@ -103,6 +110,12 @@ impl Array {
     #[must_use]
     pub fn members(&self) -> &[PathBuf] {
         &self.members
+    }
+
+    /// Bytes of space that the members have.
+    #[must_use]
+    pub fn space(&self) -> u64 {
+        self.members.iter().map(|member| space(member)).sum()
     }
 
     /// The members that are not in `absent`.

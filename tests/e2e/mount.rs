@@ -12,7 +12,6 @@ mod sectors;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::channel;
@@ -93,6 +92,10 @@ impl Disk {
         let copied = self.file.with_file_name("copied");
         let _ = client("cp", [&self.mount_point.join(name), &copied]).success();
         fs::read(&copied).unwrap()
+    }
+
+    fn sync(&self) {
+        let _ = client("sync", [Path::new("-f"), &self.mount_point]).success();
     }
 
     /// Detaches it; everything that was written is the server's then.
@@ -189,19 +192,18 @@ fn fstrim_gives_space_back() {
     let disk = Disk::attach(&array, &server);
     let _ = client("mkfs.ext4", ["-q", &disk.device]).success();
     disk.mount();
-    let space = || array.members().iter().map(|member| fs::metadata(member).unwrap().blocks() * 512).sum::<u64>();
     let content = Random::new(12).bytes(96 << 20);
     disk.put("file", &content);
     disk.put("kept", &content[..1 << 20]);
-    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
-    let full = space();
+    disk.sync();
+    let full = array.space();
     assert!(full >= 96 << 20, "the file has space");
     fs::remove_file(disk.mount_point.join("file")).unwrap();
     // Before that is durable its blocks are not free.
-    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
+    disk.sync();
     let _ = client("fstrim", [&disk.mount_point]).success();
-    let _ = client("sync", ["-f", disk.mount_point.to_str().unwrap()]).success();
-    let left = space();
+    disk.sync();
+    let left = array.space();
     assert!(left + (90 << 20) <= full, "{full} bytes became {left}");
     assert_same(&disk.get("kept"), &content[..1 << 20], "what is kept");
     disk.unmount();

@@ -1,11 +1,9 @@
 //! What reads as zeros is told to clients, which then need not read it.
 
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use uraid_tests::array::{Array, Content};
+use uraid_tests::array::{Array, Content, space};
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::run::client;
 use uraid_tests::server::Server;
@@ -49,11 +47,6 @@ fn status_of(map: &[(u64, Range<u64>)], byte: u64) -> u64 {
 /// The bytes of each status.
 fn bytes_of(map: &[(u64, Range<u64>)], wanted: u64) -> u64 {
     map.iter().filter(|(status, _)| *status == wanted).map(|(_, extent)| extent.end - extent.start).sum()
-}
-
-/// Bytes of space that a file has.
-fn space(path: &Path) -> u64 {
-    std::fs::metadata(path).expect("it is there").blocks() * 512
 }
 
 #[test]
@@ -154,10 +147,6 @@ fn qemu_io(uri: &str, commands: &[String]) {
     let _ = client("qemu-io", ["-f", "raw", "-d", "unmap"].into_iter().chain(arguments).chain([uri])).success();
 }
 
-fn space_of(array: &Array) -> u64 {
-    array.members().iter().map(|member| space(member)).sum()
-}
-
 #[test]
 fn a_trim_reads_as_zeros_and_gives_space_back_and_zeros_do_not_take_it_again() {
     for shape in shapes() {
@@ -167,14 +156,14 @@ fn a_trim_reads_as_zeros_and_gives_space_back_and_zeros_do_not_take_it_again() {
         let uri = server.uri();
         let mut image = Random::new(9).bytes(size);
         write_export(uri, &image);
-        let full = space_of(&array);
+        let full = array.space();
 
         // Neither end is at the border of anything.
         let (start, end) = (size / 8 + 1234, size / 8 * 7 - 77);
         qemu_io(uri, &[format!("discard {start} {}", end - start), String::from("flush")]);
         image[start..end].fill(0);
         assert_same(&read_export(uri), &image, shape.name);
-        let (trimmed, told) = (space_of(&array), map(uri));
+        let (trimmed, told) = (array.space(), map(uri));
         let half = (end - start) as u64 / 2;
         assert!(trimmed + half <= full, "{}: {full} bytes became {trimmed}", shape.name);
         assert!(bytes_of(&told, HOLE) >= half, "{}: {told:?}", shape.name);
@@ -183,10 +172,10 @@ fn a_trim_reads_as_zeros_and_gives_space_back_and_zeros_do_not_take_it_again() {
         let within = size / 4..size / 2;
         let zeros = format!("write -z -u {} {}", within.start, within.len());
         qemu_io(uri, &[zeros, String::from("flush")]);
-        assert!(space_of(&array) <= trimmed + (64 << 10), "{}: zeros took space", shape.name);
+        assert!(array.space() <= trimmed + (64 << 10), "{}: zeros took space", shape.name);
         let zeros = format!("write -z {} {}", within.start, within.len());
         qemu_io(uri, &[zeros, String::from("flush")]);
-        let taken = space_of(&array) - trimmed;
+        let taken = array.space() - trimmed;
         assert!(taken >= (within.len() / 8 * 7) as u64, "{}: they were to have space, and got {taken}", shape.name);
         assert_same(&read_export(uri), &image, shape.name);
         let _ = server.stop();
@@ -206,10 +195,10 @@ fn a_sparse_image_takes_no_more_space_than_its_content() {
     let file = std::fs::File::create(&source).unwrap();
     file.set_len(image.len() as u64).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &image[100 << 20..][..4096], 100 << 20).unwrap();
-    let before = space_of(&array);
+    let before = array.space();
     for time in ["at first", "once more"] {
         let _ = client("nbdcopy", [source.to_str().unwrap(), server.uri()]).success();
-        let taken = space_of(&array) - before;
+        let taken = array.space() - before;
         assert!(taken <= 4 << 20, "{time} 4 KiB of content took {taken} bytes");
         let read = read_export(server.uri());
         assert_same(&read[..image.len()], &image, time);
@@ -217,7 +206,7 @@ fn a_sparse_image_takes_no_more_space_than_its_content() {
     // Nothing of it is blank afterwards.
     let _ = ask(&array, &["wait"]).success();
     let _ = client("nbdcopy", [source.to_str().unwrap(), server.uri()]).success();
-    let taken = space_of(&array) - before;
+    let taken = array.space() - before;
     assert!(taken <= 4 << 20, "4 KiB of content took {taken} bytes");
     let _ = server.stop();
 }

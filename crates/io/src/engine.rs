@@ -421,8 +421,9 @@ impl<D: Disk, T> Engine<D, T> {
         let may_write = !parts.members.is_read_only();
         let is_held = parts.repairs.is_held.get();
         // Somebody who has to end first may wait for it.
-        let is_awaited = parts.writeback.is_awaited() || parts.journal.as_ref().is_some_and(Journal::is_pressed);
-        for side in core.sides.all().filter(|_| may_write && (!is_held || is_awaited)) {
+        let is_pressed = parts.journal.as_ref().is_some_and(Journal::is_pressed);
+        let may_destage = |side: &Parts| may_write && (!is_held || is_pressed || side.writeback.is_awaited());
+        for side in core.sides.all().filter(|side| may_destage(side)) {
             while let Some(stripes) = side.writeback.next_run() {
                 self.executor.start(Work::Destage(side.side, stripes));
             }

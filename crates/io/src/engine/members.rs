@@ -49,7 +49,6 @@ pub(super) struct Members {
     /// Up to where members that are being rebuilt can be read.
     watermark: Cell<StripeId>,
     twin: Cell<Option<Twin>>,
-    /// Members whose file system or device has no operation for zeroing.
     pub(super) abilities: Abilities,
     /// Members written since their last flush began.
     unflushed: Cell<MemberSet>,

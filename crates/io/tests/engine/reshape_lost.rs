@@ -3,13 +3,14 @@
 
 use std::ops::Range;
 
+use rustix::io::Errno;
 use tempfile::TempDir;
 use uraid_io::array::{
     Assembled, ReshapeError, begin_reshape, begin_served, finish_served, first_and_last, grow, lost_of_saved, recover,
     rehearse_moves,
 };
 use uraid_io::buf::Buf;
-use uraid_io::disk::{MemDisk, Order};
+use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, Engine, EngineError};
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, Found, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, Superblock};
@@ -511,6 +512,44 @@ fn a_served_array_does_not_move_what_only_parity_would_have_until_what_is_lost_i
     }
     assert!(engine.reshape().expect("under way").is_over(), "it goes on: {:?}", engine.reshape());
     assert_lost(&mut engine, &content, &[], "all is there");
+}
+
+/// A member fails to take something, and stays, as the other shape needs it: what it has there counts for nothing, and
+/// nothing is made of it.
+#[test]
+fn what_a_kept_member_failed_to_take_is_not_its_content() {
+    let case = case(Shape { consistency: Consistency::Log, ..small(RAID5, 3) }, Level::Raid0, 3);
+    let (members, content) = case.members_with_log(Bytes(256 << 10));
+    let (geometry, lba, new) = (case.from.geometry(), 40, noise(1000, 8));
+    let stripe = geometry.stripe_sectors().0;
+    let of_stripe = lba / stripe * stripe..(lba / stripe + 1) * stripe;
+    let row = geometry.locate(Lba(of_stripe.start)).sector;
+    let mut kept = 0;
+    for (failing, after) in (0..3).map(MemberIndex).flat_map(|member| (0..4).map(move |after| (member, after))) {
+        let mut engine = at_rest(&members);
+        begin_served(&mut engine, &case.target(), &[], Uuid::from_u128(6)).expect("begun");
+        engine.reshape().expect("begun").limit_rate(Some(Bytes(1)));
+        let (data, rest) =
+            (engine.superblock().areas.data.offset, [1, 2].map(|next| MemberIndex((failing.0 + next) % 3)));
+        engine.disk_mut().fail(Fault { member: failing, name: OpName::Write, after, count: 1, errno: Errno::IO });
+        let mut buf = Buf::zeroed(Bytes(4096));
+        buf.as_mut().copy_from_slice(&new);
+        let written = ask(&mut engine, Command::Write { lba: Lba(lba), buf, fua: false });
+        kept += u64::from(matches!(written, Err(EngineError::WriteFailed { .. })) && engine.missing().is_empty());
+        for other in rest {
+            engine.disk_mut().spoil(other, Bytes(data.0 + row.0 * 512), Bytes(case.from.chunk));
+            for at in of_stripe.clone() {
+                let read = ask(&mut engine, Command::Read { lba: Lba(at), buf: Buf::zeroed(Bytes(512)) });
+                let Ok(Some(found)) = read else { continue };
+                let old = &content[size(Bytes(at * 512))..][..SECTOR];
+                let new = (lba..lba + 8).contains(&at).then(|| &new[size(Bytes((at - lba) * 512))..][..SECTOR]);
+                let is_right = found.as_ref() == old || Some(found.as_ref()) == new;
+                assert!(is_right, "sector {at}, {failing} fails after {after} writes, without {other}");
+            }
+            engine.disk_mut().clear_spoilt();
+        }
+    }
+    assert!(kept > 0, "some of the writes fail in place");
 }
 
 /// What an array is to hold in a sector.
