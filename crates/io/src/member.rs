@@ -166,9 +166,10 @@ impl Member {
         let metadata = file.metadata().map_err(fail("examine it"))?;
         let is_device = metadata.file_type().is_block_device();
         let size = size_of(&file, is_device).map_err(fail("find its size"))?;
-        let file_system = fstatfs(&file).map(|told| told.f_type);
-        let is_in_memory = file_system.is_ok_and(|magic| magic == TMPFS_MAGIC);
-        let may_stall = file_system.is_ok_and(|magic| STALLING_MAGICS.contains(&magic));
+        // A device has its name in /dev, which is in memory, and nothing else there.
+        let file_system = fstatfs(&file).ok().filter(|_| !is_device).map(|told| told.f_type);
+        let is_in_memory = file_system == Some(TMPFS_MAGIC);
+        let may_stall = file_system.is_some_and(|magic| STALLING_MAGICS.contains(&magic));
         let member = Self {
             alignment: alignment(&file, is_direct),
             file,

@@ -201,7 +201,6 @@ mutants! {
     UnwrittenCalledLost: "content that could not be written out, and that no member has, counts as lost",
     VoidsLeft: "records of the journal that were open and that nobody has are missed later",
     MarksTogether: "a record with a mark begins while another makes room",
-    PromisesForgotten: "members are chosen for pages as if what waits to be put there took no room",
     BusyChosen: "pages go to members that have something under way, though others have not",
     GoingTwice: "a page goes into the journal again before it has arrived there",
     ReplayAny: "a record is done again though a participant lacks it",

@@ -305,9 +305,8 @@ impl Log {
         };
         able.sort_by_key(burden);
         let fits = |writer: &&Writer| {
-            let ring = &writer.ring;
-            let promised = if planted!(PromisesForgotten) { Bytes(0) } else { state.promised(writer.slot()) };
-            let (size, most) = (Bytes(size.0 + promised.0), ring.size().0 / 8 * share);
+            // What waits to be put there may need the same room: then pages are given back.
+            let (ring, most) = (&writer.ring, writer.ring.size().0 / 8 * share);
             ring.used().0 + size.0 <= most && ring.find(size, state.limits.spare).is_some()
         };
         let chosen: MemberSet =

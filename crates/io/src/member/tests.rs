@@ -158,28 +158,41 @@ fn two_processes_exclude_each_other_and_readers_share() {
 mod mount {
     use super::*;
 
+    /// A member on a loop device with sectors of so many bytes.
+    fn on_loop_device(sector: u64) -> Member {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+        let attached = Command::new("losetup")
+            .args(["--find", "--show", "--sector-size", &sector.to_string()])
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(attached.status.success(), "{attached:?}");
+        let device = String::from_utf8(attached.stdout).unwrap();
+        let device = device.trim();
+        let member = Member::open(Path::new(device), Access::ReadOnly);
+        // The device goes when the member is closed.
+        let detached = Command::new("losetup").args(["--detach", device]).status().unwrap();
+        assert!(detached.success());
+        member.unwrap()
+    }
+
     #[test]
     fn sectors_of_4096_bytes_are_seen_whoever_is_asked() {
-        let directory = tempfile::tempdir().unwrap();
         for size in [512, 4096] {
-            let file = directory.path().join(format!("file{size}"));
-            std::fs::write(&file, vec![0; 1 << 20]).unwrap();
-            let attached = Command::new("losetup")
-                .args(["--find", "--show", "--sector-size", &size.to_string()])
-                .arg(&file)
-                .output()
-                .unwrap();
-            assert!(attached.status.success(), "{attached:?}");
-            let device = String::from_utf8(attached.stdout).unwrap();
-            let device = device.trim();
-            let member = Member::open(Path::new(device), Access::ReadOnly);
-            let detached = Command::new("losetup").args(["--detach", device]).status().unwrap();
-            assert!(detached.success());
-            let member = member.unwrap();
+            let member = on_loop_device(size);
             assert!(member.is_direct());
             assert_eq!(member.alignment().offset, Bytes(size), "as statx tells");
             assert_eq!(sector_size(&member.file), Bytes(size), "as BLKSSZGET tells");
             assert_eq!(smallest_direct(&member.file), Bytes(size), "as trying tells");
         }
+    }
+
+    #[test]
+    fn a_device_is_not_in_memory_though_its_name_is() {
+        let file_system = fstatfs(std::fs::File::open("/dev").unwrap()).unwrap();
+        assert_eq!(file_system.f_type, TMPFS_MAGIC, "this proves nothing where /dev is not in memory");
+        assert!(!on_loop_device(512).is_in_memory());
     }
 }

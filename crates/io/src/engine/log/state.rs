@@ -11,7 +11,7 @@ use crate::engine::error::EngineError;
 use crate::engine::flusher::Flusher;
 use crate::engine::members::Members;
 use crate::engine::tasks::TaskId;
-use crate::format::log::record::{Header, Kind, LogSequence, OPEN_MAX, total_bytes};
+use crate::format::log::record::{Header, Kind, LogSequence, OPEN_MAX};
 use crate::format::log::{RECORD_BYTES_MAX, RING_BYTES_MIN};
 use crate::format::superblock::Superblock;
 
@@ -418,17 +418,6 @@ impl State {
             placed_by_sums: None,
         });
         Commit { record: Some(sequence), trim, participants, tasks, berth }
-    }
-
-    /// What updates that wait for a commit are to take of a member, at most.
-    pub(super) fn promised(&self, member: MemberIndex) -> Bytes {
-        let of = |task: &TaskId| {
-            let pieces = &self.updates[task.index()].pieces;
-            let own = pieces.iter().filter(|piece| piece.member == member);
-            let (count, content) = own.fold((0, 0), |(count, sum), piece| (count + 1, sum + piece.len.bytes().0));
-            if count > 0 { total_bytes(count, Bytes(content)).0 } else { 0 }
-        };
-        Bytes(self.waiting.iter().map(of).sum())
     }
 
     /// Members that may lose something of the oldest records which is in place.
