@@ -9,7 +9,10 @@ use anyhow::{Context as _, ensure};
 /// What uraid is compared with, as the guest names it: with a bitmap, and with a partial parity log.
 const PEERS: [&str; 2] = ["md", "md-ppl"];
 
-/// A Markdown table of medians and of uraid's share of the peers', from the guest's lines "SERVER WORKLOAD
+/// uraid, as the guest names it: as it comes, and with a connection thread.
+const OURS: [&str; 2] = ["uraid", "uraid-thread"];
+
+/// A Markdown table of medians and of uraid's shares of the peers', from the guest's lines "SERVER WORKLOAD
 /// BYTES_PER_SECOND".
 ///
 /// # Errors
@@ -24,24 +27,25 @@ pub(super) fn table(results: &str) -> anyhow::Result<String> {
         ensure!(speed > 0.0, "nothing was done: {line}");
         runs.entry((workload, server)).or_default().push(speed);
     }
-    let mut table = String::from("| workload, MiB/s | md | md with ppl | uraid | uraid / md | uraid / md with ppl |\n");
-    table += "|---|---:|---:|---:|---:|---:|\n";
+    let mut table = String::from(
+        "| workload, MiB/s | md | md with ppl | uraid | of md | of md with ppl | uraid, connection thread | of md | of \
+         md with ppl |\n",
+    );
+    table += "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
     let workloads: Vec<&str> = runs.keys().filter(|(_, server)| *server == PEERS[0]).map(|(name, _)| *name).collect();
     ensure!(!workloads.is_empty(), "the guest measured nothing");
     for workload in workloads {
-        let median = |server: &str| {
-            runs.get(&(workload, server))
-                .map(|speeds| median(speeds))
-                .with_context(|| format!("{server} lacks {workload}"))
+        let speed = |server: &str| {
+            let speeds = runs.get(&(workload, server)).with_context(|| format!("{server} lacks {workload}"))?;
+            anyhow::Ok(median(speeds) / f64::from(1 << 20))
         };
-        let ([bitmap, ppl], ours) = ([median(PEERS[0])?, median(PEERS[1])?], median("uraid")?);
-        let [one, other, own] = [bitmap, ppl, ours].map(|speed| speed / f64::from(1 << 20));
-        writeln!(
-            table,
-            "| {workload} | {one:.1} | {other:.1} | {own:.1} | {:.2} | {:.2} |",
-            ours / bitmap,
-            ours / ppl
-        )?;
+        let [bitmap, ppl] = [speed(PEERS[0])?, speed(PEERS[1])?];
+        write!(table, "| {workload} | {bitmap:.1} | {ppl:.1} |")?;
+        for server in OURS {
+            let own = speed(server)?;
+            write!(table, " {own:.1} | {:.2} | {:.2} |", own / bitmap, own / ppl)?;
+        }
+        table.push('\n');
     }
     Ok(table)
 }
@@ -60,9 +64,9 @@ mod tests {
     #[test]
     fn medians_are_compared() {
         let results = "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\n\
-                       uraid read 1\nmd-ppl read 6291456\n";
+                       uraid read 1\nmd-ppl read 6291456\nuraid-thread read 9437184\n";
         let table = table(results).unwrap();
-        assert!(table.ends_with("| read | 2.0 | 6.0 | 3.0 | 1.50 | 0.50 |\n"), "{table}");
+        assert!(table.ends_with("| read | 2.0 | 6.0 | 3.0 | 1.50 | 0.50 | 9.0 | 4.50 | 1.50 |\n"), "{table}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 # RAID 5 of the same disks through the same client: md with a bitmap and with a partial parity log (which closes the
-# write hole), exported by nbdkit, and uraid. Taken in turn; /run/vm/results gets a line
-# "SERVER WORKLOAD BYTES_PER_SECOND" for each run. Variable: ROUNDS.
+# write hole), exported by nbdkit, and uraid, as it comes and with a connection thread. Taken in turn; /run/vm/results
+# gets a line "SERVER WORKLOAD BYTES_PER_SECOND" for each run. Variable: ROUNDS.
 
 all=($(disks 4))
 span=64m
@@ -21,13 +21,16 @@ randread-4k --rw=randread --bs=4k --iodepth=16 --io_size=16m
 END
 }
 
+# with_uraid NAME [OPTION...]: as NAME, served with these options.
 with_uraid() {
+    local name=$1
+    shift
     "$URAID" create --force --level 5 --chunk 64K "${all[@]}" >/dev/null
-    serve "${all[@]}"
+    serve "$@" "${all[@]}"
     # md's parity is right before it is measured, too.
     control wait >/dev/null
     attach /dev/nbd0 -unix "$SOCKET" -C 2
-    measure uraid
+    measure "$name"
     detach /dev/nbd0
     unserve
 }
@@ -58,5 +61,6 @@ for round in $(seq "$ROUNDS"); do
     say "round $round"
     with_md md --bitmap=internal
     with_md md-ppl --consistency-policy=ppl
-    with_uraid
+    with_uraid uraid
+    with_uraid uraid-thread --connection-threads 1
 done
