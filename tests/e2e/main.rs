@@ -13,6 +13,7 @@ mod control;
 mod create;
 mod degraded;
 mod docs;
+mod extended;
 mod find;
 mod grow;
 mod harness;

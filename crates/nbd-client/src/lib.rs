@@ -2,7 +2,10 @@
 //! replies. Blocking.
 //!
 //! Written from the protocol document alone, and so independent of the server's own codec. It never asks for structured
-//! replies, so a server may send simple ones only. It sends whatever it is told to, right or wrong.
+//! replies, so a server may send simple ones only; [`extended`] is another client, which has extended headers. Both send
+//! whatever they are told to, right or wrong.
+
+pub mod extended;
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -23,8 +26,12 @@ pub enum Command {
     Flush = 3,
     /// Discard.
     Trim = 4,
+    /// Say that it will be read soon.
+    Cache = 5,
     /// Write zeroes without sending them.
     WriteZeroes = 6,
+    /// Ask what is there.
+    BlockStatus = 7,
     /// No command of the protocol.
     Unknown = 0x7f,
 }
@@ -115,10 +122,7 @@ impl Client {
     /// # Errors
     /// If nobody listens, the server refuses, or it stays silent for a minute. Such a silence is an error later, too.
     pub fn connect(socket: &Path, export: &str) -> Result<Self> {
-        let stream = UnixStream::connect(socket).map_err(io(|| format!("can't connect to {}", socket.display())))?;
-        let timeout = Some(SILENCE_MAX);
-        let limited = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
-        limited.map_err(io(|| "can't limit how long to wait".into()))?;
+        let stream = connect(socket)?;
         let export = negotiate(&mut &stream, export)?;
         Ok(Self { stream, export, next_cookie: 1, read_lengths: HashMap::new() })
     }
@@ -201,6 +205,15 @@ impl Client {
     }
 }
 
+/// A connection that fails when the server is silent for too long.
+fn connect(socket: &Path) -> Result<UnixStream> {
+    let stream = UnixStream::connect(socket).map_err(io(|| format!("can't connect to {}", socket.display())))?;
+    let timeout = Some(SILENCE_MAX);
+    let limited = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
+    limited.map_err(io(|| "can't limit how long to wait".into()))?;
+    Ok(stream)
+}
+
 /// Describes a failure of the connection.
 fn io(what: impl FnOnce() -> String) -> impl FnOnce(io::Error) -> ClientError {
     |error| ClientError::Io(what(), error)
@@ -250,22 +263,11 @@ fn header(flags: u16, command: Command, cookie: u64, offset: u64, length: u32) -
 
 /// The handshake up to transmission; returns what the server tells of the export, its size at least.
 fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
-    let greeting: [u8; 18] = take(stream)?;
-    let is_newstyle = greeting[..8] == *INIT_MAGIC && greeting[8..16] == *OPTION_MAGIC;
-    expect(is_newstyle, || "this is no newstyle NBD server".into())?;
-    let flags = u16::from_be_bytes([greeting[16], greeting[17]]);
-    expect(flags & FIXED_NEWSTYLE != 0, || "the server does not speak fixed newstyle".into())?;
+    greet(stream)?;
     stream.write_all(&opening(name)?).map_err(io(|| "the server ended the handshake".into()))?;
     let mut export = Export::default();
     loop {
-        let magic = u64::from_be_bytes(take(stream)?);
-        expect(magic == OPTION_REPLY_MAGIC, || "the server sent no reply to an option".into())?;
-        let _option: [u8; 4] = take(stream)?;
-        let kind = u32::from_be_bytes(take(stream)?);
-        let length = u32::from_be_bytes(take(stream)?);
-        expect(length <= OPTION_REPLY_MAX, || format!("the server replies with {length} bytes to an option"))?;
-        let mut data = vec![0; length as usize];
-        stream.read_exact(&mut data).map_err(io(|| "the server ended the handshake".into()))?;
+        let (_, kind, data) = take_reply(stream)?;
         match kind {
             REPLY_ACK => {
                 expect(export.size.is_some(), || "the server told no size".into())?;
@@ -278,6 +280,27 @@ fn negotiate(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
             }
         }
     }
+}
+
+/// Takes the server's greeting.
+fn greet(stream: &mut impl Read) -> Result<()> {
+    let greeting: [u8; 18] = take(stream)?;
+    let is_newstyle = greeting[..8] == *INIT_MAGIC && greeting[8..16] == *OPTION_MAGIC;
+    expect(is_newstyle, || "this is no newstyle NBD server".into())?;
+    let flags = u16::from_be_bytes([greeting[16], greeting[17]]);
+    expect(flags & FIXED_NEWSTYLE != 0, || "the server does not speak fixed newstyle".into())
+}
+
+/// A reply to an option: that, its type and its data.
+fn take_reply(stream: &mut impl Read) -> Result<(u32, u32, Vec<u8>)> {
+    let magic = u64::from_be_bytes(take(stream)?);
+    expect(magic == OPTION_REPLY_MAGIC, || "the server sent no reply to an option".into())?;
+    let (option, kind) = (u32::from_be_bytes(take(stream)?), u32::from_be_bytes(take(stream)?));
+    let length = u32::from_be_bytes(take(stream)?);
+    expect(length <= OPTION_REPLY_MAX, || format!("the server replies with {length} bytes to an option"))?;
+    let mut data = vec![0; length as usize];
+    stream.read_exact(&mut data).map_err(io(|| "the server ended the handshake".into()))?;
+    Ok((option, kind, data))
 }
 
 /// Client flags and `NBD_OPT_GO` for `export`, with a request for the block sizes.

@@ -5,14 +5,22 @@
 pub struct Span {
     /// Distance from the start of the export.
     pub offset_bytes: u64,
-    /// Length, never 0.
-    pub length_bytes: u32,
+    /// Length, never 0. That of a read or a write is at most the export's maximum.
+    pub length_bytes: u64,
 }
 
 impl Span {
     /// The first byte after the piece.
     pub fn end_bytes(self) -> u64 {
-        self.offset_bytes + u64::from(self.length_bytes)
+        self.offset_bytes + self.length_bytes
+    }
+
+    /// The length of the data of a read or a write.
+    ///
+    /// # Panics
+    /// If the span is one that no read and no write may have.
+    pub fn data_bytes(self) -> u32 {
+        u32::try_from(self.length_bytes).expect("a request's data are bounded")
     }
 }
 
@@ -37,7 +45,7 @@ pub enum Command<B> {
     },
     /// Every write that was answered before must be on stable storage.
     Flush,
-    /// The bytes are no longer needed.
+    /// The bytes are no longer needed. The span may be as large as the export.
     Trim {
         /// Which.
         span: Span,
@@ -60,7 +68,7 @@ pub enum Command<B> {
         /// Which.
         span: Span,
     },
-    /// Which parts are holes or zeroes: [`Payload::Extents`].
+    /// Which parts are holes or zeroes: [`Payload::Extents`]. The span may be as large as the export.
     BlockStatus {
         /// Of what.
         span: Span,
@@ -75,15 +83,15 @@ impl<B> Command<B> {
         match self {
             Self::Read { span, buffer } => (Command::Read { span, buffer: () }, Some(buffer)),
             Self::Write { span, buffer, fua } => (Command::Write { span, buffer: (), fua }, Some(buffer)),
-            other => (other.with_buffer(|_| ()), None),
+            other => (other.with_buffer(|| ()), None),
         }
     }
 
-    /// The same command with `data(length_bytes)` in place of a read's or write's buffer.
-    pub fn with_buffer<C>(self, data: impl FnOnce(u32) -> C) -> Command<C> {
+    /// The same command with what `data` makes in place of a read's or write's buffer.
+    pub fn with_buffer<C>(self, data: impl FnOnce() -> C) -> Command<C> {
         match self {
-            Self::Read { span, .. } => Command::Read { span, buffer: data(span.length_bytes) },
-            Self::Write { span, fua, .. } => Command::Write { span, buffer: data(span.length_bytes), fua },
+            Self::Read { span, .. } => Command::Read { span, buffer: data() },
+            Self::Write { span, fua, .. } => Command::Write { span, buffer: data(), fua },
             Self::Flush => Command::Flush,
             Self::Trim { span, fua } => Command::Trim { span, fua },
             Self::WriteZeroes { span, fua, no_hole, fast } => Command::WriteZeroes { span, fua, no_hole, fast },
@@ -109,7 +117,7 @@ pub enum Payload<B> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// How many, never 0.
-    pub length_bytes: u32,
+    pub length_bytes: u64,
     /// Not allocated: writing there may find no room.
     pub hole: bool,
     /// Known to read as zeroes.

@@ -63,11 +63,11 @@ pub enum Error {
         /// What was there instead.
         found: u32,
     },
-    /// A write declares more data than a server need swallow.
-    #[error("a write declares {length_bytes} bytes of data: disconnected")]
+    /// A request declares more data than a server need swallow.
+    #[error("a request declares {length_bytes} bytes of data: disconnected")]
     PayloadTooLarge {
         /// Its declared length.
-        length_bytes: u32,
+        length_bytes: u64,
     },
     /// The client closed its side in the middle of a message.
     #[error("the client went away in the middle of a message")]

@@ -31,7 +31,7 @@ use crate::{
         ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_MAGIC,
         OPTION_REPLY_MAGIC, STRING_BYTES_MAX, info, option, option_reply as rep,
     },
-    transmission::{Session, transmission_flags},
+    transmission::{Headers, Session, transmission_flags},
 };
 
 /// The most data of an option that is looked at. Longer options are skipped and refused.
@@ -80,7 +80,7 @@ pub(crate) struct Handshake {
     output: Vec<u8>,
     options: u32,
     no_zeroes: bool,
-    structured_replies: bool,
+    headers: Headers,
     allocation: bool,
     ended: Option<Ended>,
 }
@@ -118,7 +118,7 @@ impl Handshake {
             output,
             options: 0,
             no_zeroes: false,
-            structured_replies: false,
+            headers: Headers::Simple,
             allocation: false,
             ended: None,
         }
@@ -138,7 +138,7 @@ impl Handshake {
             output: Vec::new(),
             options: self.options,
             no_zeroes: self.no_zeroes,
-            structured_replies: false,
+            headers: Headers::Simple,
             allocation: false,
             ended: None,
         }
@@ -274,19 +274,31 @@ impl Handshake {
                 return Ok(Some(Ended::Aborted));
             }
             option::GO | option::INFO => return Ok(self.info(option, data)),
-            option::LIST if data.is_empty() => self.list(),
-            option::STRUCTURED_REPLY if data.is_empty() => {
-                self.structured_replies = true;
-                self.acknowledge(option);
-            }
-            option::LIST | option::STRUCTURED_REPLY => {
+            option::LIST | option::STRUCTURED_REPLY | option::EXTENDED_HEADERS if !data.is_empty() => {
                 self.reply(option, rep::ERR_INVALID, b"the option takes no data");
             }
+            option::LIST => self.list(),
+            option::STRUCTURED_REPLY | option::EXTENDED_HEADERS => self.choose_headers(option),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data),
             option::STARTTLS => return Ok(self.start_tls(data)),
             _ => self.reply(option, rep::ERR_UNSUP, b"unknown option"),
         }
         Ok(None)
+    }
+
+    /// `NBD_OPT_STRUCTURED_REPLY` and `NBD_OPT_EXTENDED_HEADERS`: from the latter there is no way back.
+    fn choose_headers(&mut self, option: u32) {
+        self.headers = match (self.headers, option) {
+            (Headers::Extended, option::EXTENDED_HEADERS) => {
+                return self.reply(option, rep::ERR_INVALID, b"extended headers are negotiated already");
+            }
+            (Headers::Extended, _) => {
+                return self.reply(option, rep::ERR_EXT_HEADER_REQD, b"extended headers are negotiated");
+            }
+            (_, option::EXTENDED_HEADERS) => Headers::Extended,
+            _ => Headers::Structured,
+        };
+        self.acknowledge(option);
     }
 
     fn acknowledge(&mut self, option: u32) {
@@ -316,7 +328,7 @@ impl Handshake {
     }
 
     fn session(&self) -> Session {
-        Session::new(&self.export, self.structured_replies, self.allocation)
+        Session::new(&self.export, self.headers, self.allocation)
     }
 
     /// `NBD_OPT_EXPORT_NAME`, the old way into the transmission phase, which has no error replies.
@@ -353,7 +365,7 @@ impl Handshake {
             self.reply(option, rep::ERR_UNKNOWN, b"no such export");
             return None;
         }
-        let flags = transmission_flags(&self.export, self.structured_replies);
+        let flags = transmission_flags(&self.export, self.headers, self.allocation);
         self.information(option, info::EXPORT, |export, out| {
             out.put_u64(export.size_bytes);
             out.put_u16(flags.bits());
@@ -389,8 +401,8 @@ impl Handshake {
         if set {
             self.allocation = false;
         }
-        if !self.structured_replies {
-            return self.reply(option, rep::ERR_INVALID, b"negotiate structured replies first");
+        if self.headers == Headers::Simple {
+            return self.reply(option, rep::ERR_INVALID, b"negotiate structured replies or extended headers first");
         }
         let Some((name, selected)) = parse_meta_context(data, set) else {
             return self.reply(option, rep::ERR_INVALID, b"the option's lengths do not add up");

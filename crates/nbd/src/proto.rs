@@ -1,6 +1,6 @@
 //! The protocol's numbers, by the names that its document gives them. All integers on the wire are big-endian.
 //!
-//! Source: `doc/proto.md` of the NBD project.
+//! Source: `doc/proto.md` of the NBD project; for extended headers, that of its branch `extension-ext-header`.
 
 use std::ops::BitOr;
 
@@ -10,12 +10,16 @@ pub(crate) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// Start of each reply to an option.
 pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Start of each request.
+/// Start of each compact request.
 pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
+/// Start of each extended request.
+pub(crate) const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
 /// Start of a simple reply.
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 /// Start of a structured reply chunk.
 pub(crate) const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
+/// Start of an extended reply chunk.
+pub(crate) const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 
 /// Handshake flag, and the client's answer to it: options have structured replies.
 pub(crate) const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
@@ -36,6 +40,7 @@ pub(crate) mod option {
     pub(crate) const STRUCTURED_REPLY: u32 = 8;
     pub(crate) const LIST_META_CONTEXT: u32 = 9;
     pub(crate) const SET_META_CONTEXT: u32 = 10;
+    pub(crate) const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Replies to options, `NBD_REP_*`.
@@ -50,6 +55,7 @@ pub(crate) mod option_reply {
     pub(crate) const ERR_TLS_REQD: u32 = (1 << 31) + 5;
     pub(crate) const ERR_UNKNOWN: u32 = (1 << 31) + 6;
     pub(crate) const ERR_TOO_BIG: u32 = (1 << 31) + 9;
+    pub(crate) const ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 }
 
 /// Items of information about an export, `NBD_INFO_*`.
@@ -79,13 +85,16 @@ pub(crate) mod command_flag {
     pub(crate) const DF: u16 = 1 << 2;
     pub(crate) const REQ_ONE: u16 = 1 << 3;
     pub(crate) const FAST_ZERO: u16 = 1 << 4;
+    pub(crate) const PAYLOAD_LEN: u16 = 1 << 5;
 }
 
-/// Chunks of a structured reply, `NBD_REPLY_*`.
+/// Chunks of a structured or extended reply, `NBD_REPLY_*`.
 pub(crate) mod chunk {
     pub(crate) const FLAG_DONE: u16 = 1 << 0;
+    pub(crate) const NONE: u16 = 0;
     pub(crate) const OFFSET_DATA: u16 = 1;
     pub(crate) const BLOCK_STATUS: u16 = 5;
+    pub(crate) const BLOCK_STATUS_EXT: u16 = 6;
     pub(crate) const ERROR: u16 = (1 << 15) + 1;
 }
 
@@ -109,6 +118,7 @@ impl TransmissionFlags {
     pub(crate) const CAN_MULTI_CONN: Self = Self(1 << 8);
     pub(crate) const SEND_CACHE: Self = Self(1 << 10);
     pub(crate) const SEND_FAST_ZERO: Self = Self(1 << 11);
+    pub(crate) const BLOCK_STATUS_PAYLOAD: Self = Self(1 << 12);
 }
 
 impl TransmissionFlags {

@@ -1,10 +1,15 @@
 //! The transmission phase without I/O: requests are decoded and checked, reply headers are written.
 //!
 //! ```text
-//! request           magic 25609513 | flags 16 | type 16 | cookie 64 | offset 64 | length 32 | a write's data
+//! compact request   magic 25609513 | flags 16 | type 16 | cookie 64 | offset 64 | length 32 | a write's data
 //! simple reply      magic 67446698 | error 32 | cookie 64 | a read's data
 //! structured chunk  magic 668e33ef | flags 16 | type 16 | cookie 64 | length 32 | payload
+//! extended request  magic 21e41c71 | flags 16 | type 16 | cookie 64 | offset 64 | length 64 | payload
+//! extended chunk    magic 6e8a278c | flags 16 | type 16 | cookie 64 | offset 64 | length 64 | payload
 //! ```
+//!
+//! The length of an extended request is that of its payload if a flag says so, and otherwise of what it is about. An
+//! extended chunk repeats the request's offset.
 //!
 //! Data never pass through here: the caller receives a write's data where it wants them, and sends a read's data after
 //! the header.
@@ -15,10 +20,12 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+pub use decoder::{Decoder, Echo, Received, Request};
 #[cfg(test)]
-pub(crate) use decoder::REQUEST_BYTES;
-pub use decoder::{Cookie, Decoder, Received, Request};
+pub(crate) use decoder::{EXTENDED_REQUEST_BYTES, REQUEST_BYTES, STATUS_PAYLOAD_BYTES};
+#[cfg(test)]
+pub(crate) use reply::EXTENTS_MAX;
 pub use reply::ReplyHeader;
-pub(crate) use reply::{EXTENTS_MAX, encode_extents};
-pub use session::Session;
+pub(crate) use reply::{EXTENTS_BYTES_MAX, encode_extents};
 pub(crate) use session::transmission_flags;
+pub use session::{Headers, Session};

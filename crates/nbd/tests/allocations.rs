@@ -80,29 +80,50 @@ impl Export for Pooled {
     }
 }
 
-/// A client after its handshake, without structured replies.
-fn connect(socket: &Path) -> UnixStream {
+/// A client after its handshake, with extended headers or simple replies.
+fn connect(socket: &Path, is_extended: bool) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap(); // only so that a failing test ends
-    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").unwrap();
-    let mut greeting_and_info = [0; 18 + 32 + 20];
+    let (headers, acknowledgement): (&[u8], _) =
+        if is_extended { (b"IHAVEOPT\0\0\0\x0b\0\0\0\0", 20) } else { (b"", 0) };
+    let go = b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0";
+    stream.write_all(&[b"\0\0\0\x03", headers, go].concat()).unwrap();
+    let mut greeting_and_info = vec![0; 18 + acknowledgement + 32 + 20];
     stream.read_exact(&mut greeting_and_info).unwrap();
-    assert_eq!(greeting_and_info[62..], [0, 0, 0, 1, 0, 0, 0, 0], "the handshake is acknowledged");
+    assert!(greeting_and_info.ends_with(&[0, 0, 0, 1, 0, 0, 0, 0]), "the handshake is acknowledged");
     stream
 }
 
 /// Requests that are sent together, and room for their replies.
 struct Batch {
+    is_extended: bool,
     requests: Vec<u8>,
     replies: Vec<u8>,
 }
 
 fn reads() -> Batch {
-    Batch { requests: requests(0, 0), replies: vec![0; BATCH * (16 + BLOCK_BYTES)] }
+    Batch { is_extended: false, requests: requests(0, 0), replies: vec![0; BATCH * (16 + BLOCK_BYTES)] }
 }
 
 fn writes() -> Batch {
-    Batch { requests: requests(1, BLOCK_BYTES), replies: vec![0; BATCH * 16] }
+    Batch { is_extended: false, requests: requests(1, BLOCK_BYTES), replies: vec![0; BATCH * 16] }
+}
+
+fn extended_reads() -> Batch {
+    Batch { is_extended: true, requests: extended(&reads().requests, 0), replies: vec![0; BATCH * (40 + BLOCK_BYTES)] }
+}
+
+fn extended_writes() -> Batch {
+    Batch { is_extended: true, requests: extended(&writes().requests, BLOCK_BYTES), replies: vec![0; BATCH * 32] }
+}
+
+/// The same requests, with `payload_bytes` behind each, with extended headers.
+fn extended(requests: &[u8], payload_bytes: usize) -> Vec<u8> {
+    let convert = |request: &[u8]| {
+        let flags = if payload_bytes > 0 { [0, 32] } else { [0, 0] };
+        [b"\x21\xe4\x1c\x71", &flags[..], &request[6..24], &[0; 4], &request[24..]].concat()
+    };
+    requests.chunks(28 + payload_bytes).flat_map(convert).collect()
 }
 
 /// Requests of one kind with `payload_bytes` behind each.
@@ -120,7 +141,7 @@ fn requests(kind: u8, payload_bytes: usize) -> Vec<u8> {
 }
 
 /// Allocations of the server's thread while it serves a batch of requests [`COUNTED_BATCHES`] times.
-fn allocations(counted: Batch) -> u64 {
+fn allocations(warm_up: Batch, counted: Batch) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nbd.sock");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -133,12 +154,16 @@ fn allocations(counted: Batch) -> u64 {
     let client = std::thread::spawn({
         let paused = Arc::clone(&paused);
         move || {
-            let mut stream = connect(&socket);
-            for (mut batch, times) in [(reads(), WARM_UP_BATCHES), (counted, COUNTED_BATCHES)] {
+            let mut stream = connect(&socket, counted.is_extended);
+            for (mut batch, times) in [(warm_up, WARM_UP_BATCHES), (counted, COUNTED_BATCHES)] {
                 for _ in 0..times {
                     stream.write_all(&batch.requests).unwrap();
                     stream.read_exact(&mut batch.replies).unwrap();
-                    assert_eq!(batch.replies[4..8], [0; 4], "the first request succeeded");
+                    let success: &[u8] = match (batch.is_extended, batch.requests[7]) {
+                        (false, _) => &[0; 4],
+                        (true, kind) => &[0, 1, 0, if kind == 0 { 1 } else { 0 }], // done; data or none
+                    };
+                    assert_eq!(batch.replies[4..8], *success, "the first request succeeded");
                 }
                 paused.notify_one();
                 gone_on.recv().unwrap();
@@ -157,10 +182,12 @@ fn allocations(counted: Batch) -> u64 {
 
 #[test]
 fn reads_of_4_kib_allocate_nothing() {
-    assert_eq!(allocations(reads()), 0);
+    assert_eq!(allocations(reads(), reads()), 0);
+    assert_eq!(allocations(extended_reads(), extended_reads()), 0);
 }
 
 #[test]
 fn writes_of_4_kib_allocate_nothing() {
-    assert_eq!(allocations(writes()), 0);
+    assert_eq!(allocations(reads(), writes()), 0);
+    assert_eq!(allocations(extended_reads(), extended_writes()), 0);
 }

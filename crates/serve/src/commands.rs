@@ -32,12 +32,12 @@ pub(crate) fn for_engine(
     is_fast: impl FnOnce(Span, bool) -> bool,
 ) -> Result<engine::Command, NbdError> {
     let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
-    let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
-    let is_whole = |span: Span| (span.offset_bytes | u64::from(span.length_bytes)).is_multiple_of(unit.0);
+    let len = |span: Span| -> Sectors { Bytes(span.length_bytes).whole_sectors() };
+    let is_whole = |span: Span| (span.offset_bytes | span.length_bytes).is_multiple_of(unit.0);
     let zeroes = |span: Span, fua, may_punch| match is_whole(span) {
         true => engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch },
         false => {
-            let (at, len) = (Bytes(span.offset_bytes), Bytes(span.length_bytes.into()));
+            let (at, len) = (Bytes(span.offset_bytes), Bytes(span.length_bytes));
             engine::Command::ZeroBytes { at, len, fua, may_punch }
         }
     };
@@ -73,7 +73,7 @@ pub(crate) fn block_status<D: Disk, T>(engine: &Engine<D, T>, span: Span, one: b
     let mut at = start;
     let extent = |(status, until): (Status, Lba)| {
         let until = Sectors(until.0).bytes().0.min(end);
-        let length_bytes = u32::try_from(until - std::mem::replace(&mut at, until)).expect("it is within the span");
+        let length_bytes = until - std::mem::replace(&mut at, until);
         Extent { length_bytes, hole: status == Status::Hole, zero: status != Status::Data }
     };
     Ok(found.into_iter().map(extent).collect())

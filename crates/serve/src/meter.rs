@@ -77,7 +77,7 @@ impl RequestKind {
                 (Self::Read, *span)
             }
         };
-        (kind, Bytes(span.length_bytes.into()))
+        (kind, Bytes(span.length_bytes))
     }
 }
 
@@ -115,16 +115,17 @@ impl Meter {
         &self.recorder
     }
 
+    /// Bytes don't overflow, however often a client trims what is as large as anything can be.
     fn count<B>(&self, command: &Command<B>) {
         let mut traffic = self.traffic.get();
         match command {
             Command::Read { span, .. } => {
                 traffic.reads += 1;
-                traffic.read_bytes += u64::from(span.length_bytes);
+                traffic.read_bytes = traffic.read_bytes.saturating_add(span.length_bytes);
             }
             Command::Write { span, .. } | Command::WriteZeroes { span, .. } | Command::Trim { span, .. } => {
                 traffic.writes += 1;
-                traffic.written_bytes += u64::from(span.length_bytes);
+                traffic.written_bytes = traffic.written_bytes.saturating_add(span.length_bytes);
             }
             Command::Flush => traffic.flushes += 1,
             Command::Cache { .. } | Command::BlockStatus { .. } => {}
@@ -159,7 +160,7 @@ impl Request {
         let served = &mut meter.served.borrow_mut()[kind as usize];
         served.latency.record(Duration::from_nanos(now.saturating_sub(began)));
         match &result {
-            Ok(_) => served.bytes.0 += len.0,
+            Ok(_) => served.bytes.0 = served.bytes.0.saturating_add(len.0),
             Err(_) => served.errors += 1,
         }
         reply.done(result);
@@ -170,7 +171,7 @@ impl Served {
     /// Adds the requests of another thread's clients.
     pub(crate) fn add(&mut self, other: &Self) {
         self.latency.add(&other.latency);
-        self.bytes.0 += other.bytes.0;
+        self.bytes.0 = self.bytes.0.saturating_add(other.bytes.0);
         self.errors += other.errors;
     }
 }

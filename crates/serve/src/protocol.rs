@@ -732,9 +732,9 @@ impl Traffic {
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             reads: self.reads + other.reads,
-            read_bytes: self.read_bytes + other.read_bytes,
+            read_bytes: self.read_bytes.saturating_add(other.read_bytes),
             writes: self.writes + other.writes,
-            written_bytes: self.written_bytes + other.written_bytes,
+            written_bytes: self.written_bytes.saturating_add(other.written_bytes),
             flushes: self.flushes + other.flushes,
         }
     }

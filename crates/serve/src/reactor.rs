@@ -12,6 +12,7 @@ pub(crate) mod holes;
 pub(crate) mod laggards;
 pub(crate) mod logs;
 pub(crate) mod members;
+mod pieces;
 mod reports;
 pub(crate) mod reshape;
 pub(crate) mod slots;
@@ -48,6 +49,7 @@ use crate::recorder::Recorder;
 use crate::spin::Spinner;
 use crate::sweeps::Pace;
 use disowning::Disowning;
+use pieces::Rest;
 use reports::Reports;
 use stop::StopClock;
 
@@ -116,6 +118,8 @@ pub(crate) struct Reactor<D> {
     /// `dirtied`: there is work to do as time passes. `unfinished`: there is more to write out than one turn does.
     dirtied: Notify,
     unfinished: Notify,
+    /// Of large commands, what is to be begun next.
+    rests: RefCell<Vec<Rest>>,
     /// The ring is broken, and nothing more will be answered.
     failure: Cell<Option<EngineError>>,
     failed: Notify,
@@ -130,6 +134,8 @@ pub(crate) enum Token {
     Other(Request),
     /// A client of a connection thread, with the length of its write.
     Caller(Caller, Bytes),
+    /// Whoever waits for all of a large command, of which this is a piece.
+    Piece(Box<Rest>),
     /// An administrator of the members.
     Administrator(oneshot::Sender<Result<(), EngineError>>),
     /// The end of [`Reactor::close`].
@@ -174,6 +180,7 @@ impl<D: LiveDisk> Reactor<D> {
             callers,
             dirtied: Notify::new(),
             unfinished: Notify::new(),
+            rests: RefCell::default(),
             failure: Cell::new(None),
             failed: Notify::new(),
         }
@@ -353,9 +360,10 @@ impl<D: LiveDisk> Reactor<D> {
         }
         let turned = self.engine.borrow_mut().turn(&mut Recipients(self));
         self.note_condition();
+        let goes_on = pieces::go_on(self);
         self.callers.iter().for_each(Callers::deliver);
         let engine = self.engine.borrow();
-        if engine.wants_turn() {
+        if goes_on || engine.wants_turn() {
             self.unfinished.notify_one();
         }
         if engine.wants_ticks() {
@@ -375,6 +383,10 @@ impl<D: LiveDisk> Reactor<D> {
                 slot.done(result.map_err(nbd).map(|buf| buf.map_or(Payload::None, Payload::Data)));
             }
             Token::Other(slot) => slot.done(result.map_err(nbd).map(|_| Payload::None)),
+            Token::Piece(rest) => match result {
+                Ok(_) => self.rests.borrow_mut().push(*rest),
+                Err(error) => self.answer(engine::Reply { token: rest.into_token(), result: Err(error) }),
+            },
             // The requester may be gone.
             Token::Administrator(reply) => drop(reply.send(result.map(drop))),
             Token::Caller(caller, len) => {
@@ -441,10 +453,10 @@ impl<D: LiveDisk> Reactor<D> {
                 }
                 let len = memory.as_ref().filter(|_| matches!(command, Command::Write { .. })).map_or(0, Parcel::len);
                 let mut buf = memory.map(|memory| self.adopt(memory));
-                let command = command.with_buffer(|_| buf.take().expect("reads and writes come with memory"));
+                let command = command.with_buffer(|| buf.take().expect("reads and writes come with memory"));
                 match for_engine(command, self.unit, |span, may_punch| self.is_fast(span, may_punch)) {
                     Ok(command) => {
-                        self.engine.borrow_mut().submit(Token::Caller(caller, Bytes(len as u64)), command);
+                        pieces::begin(self, Token::Caller(caller, Bytes(len as u64)), command);
                     }
                     Err(error) => callers.answer(caller, Err(error), None),
                 }
@@ -512,7 +524,7 @@ impl<D: LiveDisk> Export for Reactor<D> {
             Err(error) => return request.dismiss(Err(error)),
         };
         let token = if request.is_read() { Token::Read } else { Token::Other };
-        self.engine.borrow_mut().submit(token(request), command);
+        pieces::begin(self, token(request), command);
     }
 
     fn kick(&self) {

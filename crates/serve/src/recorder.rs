@@ -66,7 +66,7 @@ impl Recorder {
         let Some(began) = recording.began else { return };
         if recording.entries.len() < ENTRIES_MAX {
             let at_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-            let (offset_bytes, length_bytes) = (span.offset_bytes, span.length_bytes);
+            let (offset_bytes, length_bytes) = (span.offset_bytes, span.data_bytes());
             recording.entries.push(Entry { at_us, offset_bytes, length_bytes, is_write });
         } else {
             recording.lost += 1;

@@ -15,6 +15,9 @@ use super::parts::Parts;
 use super::transfer::writing::ZERO_OPERATION_MIN;
 use super::zeros::Status;
 
+/// The most runs of one status that are looked at to find out whether zeros are fast.
+const RUNS_MAX: usize = 1 << 16;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Known<'a>(&'a Core);
@@ -34,60 +37,56 @@ impl<'a> Known<'a> {
         sides.below.members.check_frozen()?;
         let lost = sides.lost();
         let mut found: Vec<(Status, Lba)> = Vec::new();
-        let mut at = range.start;
-        while at < range.end {
-            let (status, end) = self.status_at(at, range.end, &lost);
-            let is_room = found.len() < most;
-            match found.last_mut() {
-                Some(last) if last.0 == status => last.1 = end,
-                _ if is_room => found.push((status, end)),
-                _ => break,
+        for (parts, is_blank, Range { start: mut at, end }) in self.pieces(range.clone()) {
+            while at < end {
+                let (status, until) = match is_blank {
+                    true if parts.blanks.may_punch() => (Status::Hole, end),
+                    true => (Status::Zeros, end),
+                    false => made_status(parts, at, end, &lost),
+                };
+                let is_room = found.len() < most;
+                match found.last_mut() {
+                    Some(last) if last.0 == status => last.1 = until,
+                    _ if is_room => found.push((status, until)),
+                    _ => return Ok(found),
+                }
+                at = until;
             }
-            at = end;
         }
         Ok(found)
     }
 
-    fn status_at(&self, at: Lba, end: Lba, lost: &[Range<Lba>]) -> (Status, Lba) {
-        let (parts, side_end) = self.0.sides.at(at);
-        let (is_blank, end) = parts.blanks.run(parts.geometry(), at, end.min(side_end));
-        if is_blank {
-            return (if parts.blanks.may_punch() { Status::Hole } else { Status::Zeros }, end);
-        }
-        // Ascending.
-        let next = lost.partition_point(|range| range.end <= at);
-        match lost.get(next).filter(|_| !planted!(LostCalledZeros)) {
-            Some(range) if range.start <= at => (Status::Data, range.end.min(end)),
-            next => parts.zeros.run(at, next.map_or(end, |range| end.min(range.start))),
-        }
+    /// The pieces of a range that are each of one shape, and blank or not at all, in order. Each is found once, however
+    /// many runs of one status it has: ranges are as large as the array.
+    fn pieces(&self, range: Range<Lba>) -> impl Iterator<Item = (&'a Parts, bool, Range<Lba>)> + use<'a> {
+        let (core, Range { start: mut at, end }) = (self.0, range);
+        std::iter::from_fn(move || {
+            let (parts, side_end) = (at < end).then(|| core.sides.at(at))?;
+            let (is_blank, until) = parts.blanks.run(parts.geometry(), at, end.min(side_end));
+            let piece = at..until;
+            at = until;
+            Some((parts, is_blank, piece))
+        })
     }
 
     /// Whether most of a range can be made zeros without sending zeros to members: it is zeros, or whole parity stripes
-    /// of which all members are known to have an operation for that.
+    /// of which all members are known to have an operation for that. Not if that would take long to find out.
     #[must_use]
     pub fn is_fast(&self, range: &Range<Lba>, may_punch: bool) -> bool {
-        let (mut at, mut sent) = (range.start, 0);
-        while at < range.end {
-            let (parts, side_end) = self.0.sides.at(at);
-            let end = range.end.min(side_end);
-            let (is_blank, until) = parts.blanks.run(parts.geometry(), at, end);
-            let (status, until) = if is_blank { (Status::Zeros, until) } else { parts.zeros.run(at, until) };
-            let stripe = parts.geometry().stripe_sectors().0;
-            let members = &parts.members;
-            let can = members.abilities.can(may_punch).minus(members.abilities.cannot(may_punch));
-            let whole = (until.0 / stripe * stripe).saturating_sub(at.0.next_multiple_of(stripe));
-            let of_member = whole / stripe * parts.geometry().chunk().0 * parts.geometry().rows() as u64;
-            let can_all = members.present().minus(can).is_empty() && of_member >= ZERO_OPERATION_MIN.0;
-            // Zeros that are to have space are written.
-            let is_there = status != Status::Data && (may_punch || is_blank && !parts.blanks.may_punch());
-            sent += match () {
-                () if is_there => 0,
-                () if can_all => until.0 - at.0 - whole,
-                () => until.0 - at.0,
-            };
-            at = until;
+        let most_sent = (range.end.0 - range.start.0) / 2;
+        let (mut sent, mut runs) = (0, 0);
+        for (parts, is_blank, Range { start: mut at, end }) in self.pieces(range.clone()) {
+            while at < end {
+                let (status, until) = if is_blank { (Status::Zeros, end) } else { parts.zeros.run(at, end) };
+                sent += sent_for(parts, is_blank, status, at..until, may_punch);
+                runs += 1;
+                if sent > most_sent || runs > RUNS_MAX {
+                    return false;
+                }
+                at = until;
+            }
         }
-        sent * 2 <= range.end.0 - range.start.0
+        true
     }
 
     /// Begins a search for what reads as zeros: the members' holes are to be found now. False: they would not tell.
@@ -133,6 +132,33 @@ impl<'a> Known<'a> {
         let is_whole = members.missing().is_empty() && members.rebuilding().is_empty() && members.twin().is_none();
         let is_plain = sums.is_none() && members.between().is_none() && overlay.borrow().is_empty();
         is_whole && is_plain && !members.is_suspect() && !members.is_frozen()
+    }
+}
+
+/// What is known of what begins at an address and is not blank, and up to where; `lost`: what nobody has, ascending.
+fn made_status(parts: &Parts, at: Lba, end: Lba, lost: &[Range<Lba>]) -> (Status, Lba) {
+    let next = lost.partition_point(|range| range.end <= at);
+    match lost.get(next).filter(|_| !planted!(LostCalledZeros)) {
+        Some(range) if range.start <= at => (Status::Data, range.end.min(end)),
+        next => parts.zeros.run(at, next.map_or(end, |range| end.min(range.start))),
+    }
+}
+
+/// How many zeros have to be sent to make a range zeros that has one status.
+fn sent_for(parts: &Parts, is_blank: bool, status: Status, range: Range<Lba>, may_punch: bool) -> u64 {
+    let (Lba(at), Lba(until)) = (range.start, range.end);
+    let stripe = parts.geometry().stripe_sectors().0;
+    let members = &parts.members;
+    let can = members.abilities.can(may_punch).minus(members.abilities.cannot(may_punch));
+    let whole = (until / stripe * stripe).saturating_sub(at.next_multiple_of(stripe));
+    let of_member = whole / stripe * parts.geometry().chunk().0 * parts.geometry().rows() as u64;
+    let can_all = members.present().minus(can).is_empty() && of_member >= ZERO_OPERATION_MIN.0;
+    // Zeros that are to have space are written.
+    let is_there = status != Status::Data && (may_punch || is_blank && !parts.blanks.may_punch());
+    match () {
+        () if is_there => 0,
+        () if can_all => until - at - whole,
+        () => until - at,
     }
 }
 

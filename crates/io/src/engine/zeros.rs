@@ -132,13 +132,7 @@ impl Zeros {
         }
         let state = self.state.borrow();
         let (first, last) = (from.0 >> self.shift, self.touched(&(from..end)).end);
-        let (is_zero, zero_end) = state.zero.run(first, last);
-        let (is_hole, hole_end) = state.hole.run(first, last);
-        let (status, next) = match (is_zero, is_hole) {
-            (false, _) => (Status::Data, zero_end),
-            (true, false) => (Status::Zeros, zero_end.min(hole_end)),
-            (true, true) => (Status::Hole, zero_end.min(hole_end)),
-        };
+        let (status, next) = state.run(first, last);
         (status, Lba((next << self.shift).min(end.0)))
     }
 
@@ -215,6 +209,30 @@ impl Zeros {
     }
 }
 
+impl State {
+    /// The status of a granule, and where the first is, at most at `end`, that has another one. It goes through both
+    /// lists together: what is long in one of them and short in the other is not gone through for each part of that.
+    fn run(&self, first: u64, end: u64) -> (Status, u64) {
+        let Self { zero, hole, .. } = self;
+        let (is_zero, is_hole) = (zero.has(first), hole.has(first));
+        let status = match (is_zero, is_hole) {
+            (false, _) => Status::Data,
+            (true, false) => Status::Zeros,
+            (true, true) => Status::Hole,
+        };
+        let mut next = first;
+        while next < end && !zero.0.is_empty() {
+            let word = next / WORD_BITS;
+            let others = (zero.unlike(word, is_zero) | hole.unlike(word, is_hole)) >> (next % WORD_BITS);
+            if others != 0 {
+                return (status, end.min(next + u64::from(others.trailing_zeros())));
+            }
+            next = (word + 1) * WORD_BITS;
+        }
+        (status, end)
+    }
+}
+
 impl Zeroing<'_> {
     /// Notes that they read as such now, but for what was written meanwhile.
     pub(super) fn note(&self) {
@@ -254,18 +272,29 @@ impl Bits {
 
     /// Whether a bit is set, and where the first is, at most at `end`, that is not as that one is.
     fn run(&self, first: u64, end: u64) -> (bool, u64) {
-        let at = |word: u64| self.0.get(index(word)).copied().unwrap_or(0);
-        let is_set = at(first / WORD_BITS) >> (first % WORD_BITS) & 1 == 1;
+        let is_set = self.has(first);
         let mut next = first;
         while next < end && !self.0.is_empty() {
-            let word = at(next / WORD_BITS);
-            let others = if is_set { !word } else { word } >> (next % WORD_BITS);
+            let others = self.unlike(next / WORD_BITS, is_set) >> (next % WORD_BITS);
             if others != 0 {
                 return (is_set, end.min(next + u64::from(others.trailing_zeros())));
             }
             next = (next / WORD_BITS + 1) * WORD_BITS;
         }
         (is_set, end)
+    }
+
+    fn has(&self, bit: u64) -> bool {
+        self.word(bit / WORD_BITS) >> (bit % WORD_BITS) & 1 == 1
+    }
+
+    /// The bits of a word that are not as `is_set` says.
+    fn unlike(&self, word: u64, is_set: bool) -> u64 {
+        if is_set { !self.word(word) } else { self.word(word) }
+    }
+
+    fn word(&self, word: u64) -> u64 {
+        self.0.get(index(word)).copied().unwrap_or(0)
     }
 }
 

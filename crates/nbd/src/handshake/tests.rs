@@ -51,7 +51,7 @@ fn go_with_the_default_export() {
     expected.extend(reply(7, 3, b"\0\x03\0\0\x02\0\0\0\x10\0\x02\0\0\0"));
     expected.extend(reply(7, 1, b""));
     assert_eq!(output, expected);
-    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), false, false))));
+    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), Headers::Simple, false))));
 }
 
 #[test]
@@ -73,7 +73,47 @@ fn structured_replies_add_the_df_flag() {
     expected.extend(reply(7, 3, b"\0\0\0\0\0\0\0\x10\0\0\x0d\xed"));
     expected.extend(reply(7, 1, b""));
     assert_eq!(output, expected);
-    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), true, false))));
+    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), Headers::Structured, false))));
+}
+
+#[test]
+fn extended_headers_include_structured_replies() {
+    let invalid = 0x8000_0003;
+    let needed = 0x8000_000a;
+    let go = option(7, b"\0\0\0\0\0\0");
+    let by_name = b"\0\0\0\x04disk\0\0\0\x01\0\0\0\x0fbase:allocation";
+    let (output, ended) = converse(&[option(11, b""), go.clone()].concat());
+    let mut expected = reply(11, 1, b"");
+    // With DF, bit 7. Without a context there is no status to choose contexts for.
+    expected.extend(reply(7, 3, b"\0\0\0\0\0\0\0\x10\0\0\x0d\xed"));
+    expected.extend(reply(7, 1, b""));
+    assert_eq!(output, expected);
+    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), Headers::Extended, false))));
+
+    let (output, ended) = converse(&[option(11, b""), option(10, by_name), option(6, b"\0\0\0\0\0\0"), go].concat());
+    let mut expected = reply(11, 1, b"");
+    expected.extend(reply(10, 4, b"\0\0\0\x01base:allocation"));
+    expected.extend(reply(10, 1, b""));
+    for option in [6, 7] {
+        // With BLOCK_STATUS_PAYLOAD, bit 12.
+        expected.extend(reply(option, 3, b"\0\0\0\0\0\0\0\x10\0\0\x1d\xed"));
+        expected.extend(reply(option, 1, b""));
+    }
+    assert_eq!(output, expected);
+    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), Headers::Extended, true))));
+
+    // A choice of contexts takes extended headers.
+    let (output, _) = converse(&[option(8, b""), option(10, by_name), option(6, b"\0\0\0\0\0\0")].concat());
+    assert!(output.ends_with(&[reply(6, 3, b"\0\0\0\0\0\0\0\x10\0\0\x0d\xed"), reply(6, 1, b"")].concat()));
+
+    // There is no way back, and no second time.
+    for (number, error) in [(8, needed), (11, invalid)] {
+        let (output, _) = converse(&[option(11, b""), option(number, b"")].concat());
+        assert_eq!(first_reply_kind(&output[20..]), error, "option {number}");
+    }
+    let (output, ended) = converse(&[option(8, b""), option(10, by_name), option(11, b""), option(1, b"")].concat());
+    assert!(output.starts_with(&reply(8, 1, b"")));
+    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), Headers::Extended, true))));
 }
 
 #[test]
@@ -144,10 +184,10 @@ fn the_last_selection_of_contexts_counts() {
     let by_name = b"\0\0\0\x04disk\0\0\0\x01\0\0\0\x0fbase:allocation";
     let go = option(7, b"\0\0\0\0\0\0");
     let (_, ended) = converse(&[option(8, b""), option(10, by_name), go.clone()].concat());
-    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), true, true))));
+    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), Headers::Structured, true))));
     // A selection that fails leaves none.
     let (_, ended) = converse(&[option(8, b""), option(10, by_name), option(10, b""), go].concat());
-    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), true, false))));
+    assert_eq!(ended.unwrap(), Some(Ended::Transmission(Session::new(&export(), Headers::Structured, false))));
 }
 
 #[test]
@@ -158,11 +198,12 @@ fn refused_options_leave_the_handshake_alive() {
     let unknown_export = 0x8000_0006;
     let too_big = 0x8000_0009;
     let cases: &[(u8, Vec<u8>, u32)] = &[
-        (5, vec![], policy),       // STARTTLS
-        (11, vec![], unsupported), // EXTENDED_HEADERS
+        (5, vec![], policy), // STARTTLS
+        (12, vec![], unsupported),
         (99, vec![1, 2, 3], unsupported),
         (3, vec![0], invalid),
         (8, vec![0], invalid),
+        (11, vec![0], invalid),
         (7, vec![], invalid),
         (7, b"\0\0\0\x05disk\0\0".to_vec(), invalid),
         (7, b"\xff\xff\xff\xffdisk\0\0".to_vec(), invalid),
@@ -268,18 +309,20 @@ fn in_tls_there_is_no_second_greeting_and_every_option_works() {
     assert_eq!(handshake.take_output(), b"");
     handshake.receive(&[option(3, b""), option(8, b""), option(7, b"\0\0\0\0\0\0")].concat()).unwrap();
     assert_eq!(first_reply_kind(&handshake.take_output()), 2);
-    assert_eq!(handshake.ended(), Some(Ended::Transmission(Session::new(&export(), true, false))));
+    assert_eq!(handshake.ended(), Some(Ended::Transmission(Session::new(&export(), Headers::Structured, false))));
 }
 
 #[test]
 fn what_was_negotiated_in_the_clear_has_no_meaning_in_tls() {
     let selection = b"\0\0\0\x04disk\0\0\0\x01\0\0\0\x0fbase:allocation";
-    let before = [option(8, b""), option(10, selection), option(5, b"")].concat();
-    let (handshake, _, result) = converse_before_tls(&before);
-    result.unwrap();
-    let mut handshake = handshake.in_tls();
-    handshake.receive(&option(7, b"\0\0\0\0\0\0")).unwrap();
-    assert_eq!(handshake.ended(), Some(Ended::Transmission(Session::new(&export(), false, false))));
+    for headers in [8, 11] {
+        let before = [option(headers, b""), option(10, selection), option(5, b"")].concat();
+        let (handshake, _, result) = converse_before_tls(&before);
+        result.unwrap();
+        let mut handshake = handshake.in_tls();
+        handshake.receive(&option(7, b"\0\0\0\0\0\0")).unwrap();
+        assert_eq!(handshake.ended(), Some(Ended::Transmission(Session::new(&export(), Headers::Simple, false))));
+    }
 }
 
 #[test]
@@ -295,6 +338,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
         (0..13u8, prop::collection::vec(any::<u8>(), 0..40)).prop_map(|(number, data)| option(number, &data));
     let known = prop::sample::select(vec![
         option(8, b""),
+        option(11, b""),
         option(5, b""),
         option(3, b""),
         option(7, b"\0\0\0\0\0\x01\0\x03"),

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     Command, Error, Export, ExportInfo, NbdError, Span,
     handshake::{Ended, Handshake, Security},
-    transmission::{Cookie, Decoder, Received, Request, Session},
+    transmission::{Decoder, Echo, Received, Request, Session},
 };
 
 /// Reads of one turn before everyone else gets theirs: one for what there was, one for what has come meanwhile.
@@ -180,7 +180,7 @@ enum Stage<B: AsRef<[u8]>> {
     /// A request that the budget has no room for yet.
     Unadmitted(Request),
     /// A refusal that the budget has no room for yet.
-    Refusal(Cookie, NbdError),
+    Refusal(Echo, NbdError),
     /// In a write's data.
     Data(Writing<B>),
     /// Past the last request: replies are still due.
@@ -276,7 +276,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
                     self.received.consume(consumed);
                     match next? {
                         Some(Received::Request(request)) => Stage::Unadmitted(request),
-                        Some(Received::Rejected { cookie, error }) => Stage::Refusal(cookie, error),
+                        Some(Received::Rejected { echo, error }) => Stage::Refusal(echo, error),
                         Some(Received::Disconnect) => Stage::Closing,
                         None => {
                             self.stage = Stage::Header;
@@ -291,9 +291,9 @@ impl<S: Stream, E: Export> Connection<S, E> {
                         return Ok(());
                     }
                 },
-                Stage::Refusal(cookie, error) => {
-                    if !self.outbox.reject(cookie, error) {
-                        self.stage = Stage::Refusal(cookie, error);
+                Stage::Refusal(echo, error) => {
+                    if !self.outbox.reject(echo, error) {
+                        self.stage = Stage::Refusal(echo, error);
                         return Ok(());
                     }
                     turn.refused = true;
@@ -320,7 +320,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
         let command = match command {
             Command::Write { span, fua, .. } => {
                 let Some(buffer) = self.buffer(span) else {
-                    self.decoder.refuse(span.length_bytes, slot.cookie(), NbdError::NoMemory);
+                    self.decoder.refuse(span.data_bytes(), slot.echo(), NbdError::NoMemory);
                     slot.abandon();
                     return Stage::Header;
                 };
@@ -334,7 +334,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
                     return Stage::Header;
                 }
             },
-            other => other.with_buffer(|_| unreachable!("only reads and writes have data")),
+            other => other.with_buffer(|| unreachable!("only reads and writes have data")),
         };
         self.export.submit(command, slot);
         turn.submitted = true;
@@ -342,7 +342,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
     }
 
     fn buffer(&self, span: Span) -> Option<E::Buffer> {
-        let buffer = self.export.buffer(span.length_bytes)?;
+        let buffer = self.export.buffer(span.data_bytes())?;
         assert_eq!(buffer.as_ref().len(), span.length_bytes as usize, "a buffer is as long as was asked for");
         Some(buffer)
     }

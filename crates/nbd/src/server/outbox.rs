@@ -23,9 +23,9 @@ use tokio::{io::AsyncWrite, sync::Notify};
 
 use super::budget::{Account, Budget, Charge};
 use crate::{
-    Command, NbdError, Payload, Span,
+    Command, NbdError, Payload,
     server::Limits,
-    transmission::{Cookie, EXTENTS_MAX, ReplyHeader, Request, Session, encode_extents},
+    transmission::{EXTENTS_BYTES_MAX, Echo, ReplyHeader, Request, Session, encode_extents},
 };
 
 /// Pieces of one vectored write: a header and data for each of half as many replies. The system takes up to 1024.
@@ -66,7 +66,7 @@ enum Body<B> {
 /// [`NbdError::Io`].
 pub struct ReplySlot<B: AsRef<[u8]>> {
     outbox: Option<Rc<Outbox<B>>>,
-    cookie: Cookie,
+    echo: Echo,
     form: Form,
     charge: Charge,
 }
@@ -75,8 +75,8 @@ pub struct ReplySlot<B: AsRef<[u8]>> {
 #[derive(Debug, Clone, Copy)]
 enum Form {
     Plain,
-    Data(Span),
-    Extents { span: Span, one: bool },
+    Data { length_bytes: u32 },
+    Extents { length_bytes: u64, one: bool },
 }
 
 impl Form {
@@ -107,23 +107,25 @@ impl<B: AsRef<[u8]>> Outbox<B> {
     /// A slot for the request, or `None` if the budget has no room before a reply is sent.
     pub(super) fn admit(self: &Rc<Self>, request: &Request) -> Option<ReplySlot<B>> {
         let (form, charge_bytes) = match request.command {
-            Command::Read { span, .. } => (Form::Data(span), span.length_bytes.into()),
-            Command::Write { span, .. } => (Form::Plain, span.length_bytes.into()),
-            Command::BlockStatus { span, one } => (Form::Extents { span, one }, 8 * EXTENTS_MAX as u64),
+            Command::Read { span, .. } => (Form::Data { length_bytes: span.data_bytes() }, span.length_bytes),
+            Command::Write { span, .. } => (Form::Plain, span.length_bytes),
+            Command::BlockStatus { span, one } => {
+                (Form::Extents { length_bytes: span.length_bytes, one }, EXTENTS_BYTES_MAX as u64)
+            }
             Command::Flush | Command::Trim { .. } | Command::WriteZeroes { .. } | Command::Cache { .. } => {
                 (Form::Plain, 0)
             }
         };
         let charge = self.charge(charge_bytes)?;
         self.changes.update(|changes| changes + u32::from(form.may_change()));
-        Some(ReplySlot { outbox: Some(Rc::clone(self)), cookie: request.cookie, form, charge })
+        Some(ReplySlot { outbox: Some(Rc::clone(self)), echo: request.echo, form, charge })
     }
 
     /// Replies to a request that is not executed, or returns `false` if the budget has no room before another reply is
     /// sent.
-    pub(super) fn reject(&self, cookie: Cookie, error: NbdError) -> bool {
+    pub(super) fn reject(&self, echo: Echo, error: NbdError) -> bool {
         let Some(charge) = self.charge(0) else { return false };
-        let header = ReplyHeader::error(&self.session, cookie, error);
+        let header = ReplyHeader::error(&self.session, echo, error);
         self.push(Reply { header, body: Body::None, charge });
         true
     }
@@ -306,25 +308,25 @@ impl<B: AsRef<[u8]>> ReplySlot<B> {
         }
     }
 
-    /// The client's name for the request.
-    pub(super) fn cookie(&self) -> Cookie {
-        self.cookie
+    /// What the reply repeats of the request.
+    pub(super) fn echo(&self) -> Echo {
+        self.echo
     }
 
     fn answer(&mut self, outcome: Result<Payload<B>, NbdError>) {
         let Some(outbox) = self.outbox.take() else { return };
         outbox.end(self.form);
-        let (session, cookie) = (&outbox.session, self.cookie);
+        let (session, echo) = (&outbox.session, self.echo);
         let (header, body) = match (self.form, outcome) {
-            (_, Err(error)) => (ReplyHeader::error(session, cookie, error), Body::None),
-            (Form::Plain, Ok(Payload::None)) => (ReplyHeader::done(cookie), Body::None),
-            (Form::Data(span), Ok(Payload::Data(buffer))) => {
-                assert_eq!(buffer.as_ref().len(), span.length_bytes as usize, "a read's buffer is as long as the read");
-                (ReplyHeader::data(session, cookie, span), Body::Data(buffer))
+            (_, Err(error)) => (ReplyHeader::error(session, echo, error), Body::None),
+            (Form::Plain, Ok(Payload::None)) => (ReplyHeader::done(session, echo), Body::None),
+            (Form::Data { length_bytes }, Ok(Payload::Data(buffer))) => {
+                assert_eq!(buffer.as_ref().len(), length_bytes as usize, "a read's buffer is as long as the read");
+                (ReplyHeader::data(session, echo, length_bytes), Body::Data(buffer))
             }
-            (Form::Extents { span, one }, Ok(Payload::Extents(extents))) => {
-                let encoded = encode_extents(span, one, &extents);
-                (ReplyHeader::extents(cookie, &encoded), Body::Encoded(encoded))
+            (Form::Extents { length_bytes, one }, Ok(Payload::Extents(extents))) => {
+                let encoded = encode_extents(session, length_bytes, one, &extents);
+                (ReplyHeader::extents(session, echo, &encoded), Body::Encoded(encoded))
             }
             (form, Ok(_)) => panic!("the payload does not fit the command: {form:?}"),
         };
@@ -340,6 +342,6 @@ impl<B: AsRef<[u8]>> Drop for ReplySlot<B> {
 
 impl<B: AsRef<[u8]>> std::fmt::Debug for ReplySlot<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReplySlot").field("cookie", &self.cookie).field("form", &self.form).finish_non_exhaustive()
+        f.debug_struct("ReplySlot").field("echo", &self.echo).field("form", &self.form).finish_non_exhaustive()
     }
 }

@@ -1,25 +1,38 @@
 //! From bytes to checked requests.
 
-use super::session::Session;
+use super::session::{Headers, Session};
 use crate::{
     Command, Error, NbdError, Span,
     info::WRITE_BYTES_MAX,
-    proto::{REQUEST_MAGIC, TransmissionFlags, command, command_flag},
+    proto::{ALLOCATION_CONTEXT_ID, EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, TransmissionFlags, command, command_flag},
 };
 
-/// Length of a request without its data.
+/// Length of a compact request without its data.
 pub(crate) const REQUEST_BYTES: usize = 28;
 
-/// The client's name for a request, repeated in its reply.
+/// Length of an extended request without its payload.
+pub(crate) const EXTENDED_REQUEST_BYTES: usize = 32;
+
+/// Length of the payload of a block status for one context: what it is about 64, the context's number 32.
+pub(crate) const STATUS_PAYLOAD_BYTES: usize = 12;
+
+const MAGIC_BYTES: usize = 4;
+
+/// What a reply repeats of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Cookie(pub u64);
+pub struct Echo {
+    /// The client's name for the request.
+    pub cookie: u64,
+    /// What the request has as its offset, valid or not.
+    pub offset_bytes: u64,
+}
 
 /// A request that may be executed. A write's data follow in the stream, and belong to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// For the reply.
-    pub cookie: Cookie,
-    /// What to do.
+    pub echo: Echo,
+    /// What to do. Its span, if it has one, begins at the offset of `echo`.
     pub command: Command<()>,
 }
 
@@ -31,7 +44,7 @@ pub enum Received {
     /// A request that can't be executed; its data, if any, are already skipped.
     Rejected {
         /// For the reply.
-        cookie: Cookie,
+        echo: Echo,
         /// Also for the reply.
         error: NbdError,
     },
@@ -49,7 +62,7 @@ pub struct Decoder {
 #[derive(Debug)]
 struct Skipping {
     left_bytes: u32,
-    cookie: Cookie,
+    echo: Echo,
     error: NbdError,
 }
 
@@ -59,7 +72,7 @@ impl Decoder {
         Self { session, skipping: None }
     }
 
-    /// Whether the stream stands within the data of a write that is refused.
+    /// Whether the stream stands within the data of a request that is refused.
     pub(crate) fn is_skipping(&self) -> bool {
         self.skipping.is_some()
     }
@@ -69,9 +82,9 @@ impl Decoder {
     ///
     /// # Panics
     /// If data are being skipped already.
-    pub fn refuse(&mut self, left_bytes: u32, cookie: Cookie, error: NbdError) {
+    pub fn refuse(&mut self, left_bytes: u32, echo: Echo, error: NbdError) {
         assert!(!self.is_skipping(), "a write is refused before anything behind it is looked at");
-        self.skipping = Some(Skipping { left_bytes, cookie, error });
+        self.skipping = Some(Skipping { left_bytes, echo, error });
     }
 
     /// Takes what comes next from the front of `input`, or `None` if its rest has yet to arrive: then keep what is left
@@ -87,64 +100,119 @@ impl Decoder {
             if skipping.left_bytes > 0 {
                 return Ok(None);
             }
-            let (cookie, error) = (skipping.cookie, skipping.error);
+            let (echo, error) = (skipping.echo, skipping.error);
             self.skipping = None;
-            return Ok(Some(Received::Rejected { cookie, error }));
+            return Ok(Some(Received::Rejected { echo, error }));
         }
-        let Some((bytes, rest)) = input.split_first_chunk::<REQUEST_BYTES>() else { return Ok(None) };
-        let header = Header::decode(bytes)?;
-        *input = rest;
+        let Some((mut header, mut rest)) = Header::decode(self.session.headers, input)? else { return Ok(None) };
         if header.kind == command::DISC {
+            *input = rest;
             return Ok(Some(Received::Disconnect));
         }
-        let cookie = header.cookie;
+        if header.names_contexts(&self.session) {
+            let Some((payload, behind)) = rest.split_first_chunk() else { return Ok(None) };
+            if header.choose_contexts(payload) {
+                rest = behind;
+            }
+        }
+        *input = rest;
+        let echo = header.echo;
         match check(&self.session, &header) {
-            Ok(command) => Ok(Some(Received::Request(Request { cookie, command }))),
+            Ok(command) => Ok(Some(Received::Request(Request { echo, command }))),
             Err(error) => {
-                self.skipping = Some(Skipping { left_bytes: header.payload_bytes(), cookie, error });
+                self.skipping = Some(Skipping { left_bytes: header.payload_bytes.unwrap_or(0), echo, error });
                 self.next(input)
             }
         }
     }
 }
 
+/// What is at the front of a stream, and what is behind it. `None` if some of it has yet to arrive.
+type Front<'a, T> = Result<Option<(T, &'a [u8])>, Error>;
+
 /// A request as it stands on the wire.
 #[derive(Debug)]
 struct Header {
     flags: u16,
     kind: u16,
-    cookie: Cookie,
-    offset_bytes: u64,
-    length_bytes: u32,
+    echo: Echo,
+    length_bytes: u64,
+    /// None: nothing follows.
+    payload_bytes: Option<u32>,
 }
 
 impl Header {
-    fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Error> {
-        let mut rest = &bytes[..];
-        let found = u32::from_be_bytes(take(&mut rest));
-        if found != REQUEST_MAGIC {
-            return Err(Error::RequestMagic { found });
+    /// The first request of `input`.
+    fn decode(headers: Headers, input: &[u8]) -> Front<'_, Self> {
+        if headers == Headers::Extended {
+            let Some((mut bytes, rest)) = split::<EXTENDED_REQUEST_BYTES>(input, EXTENDED_REQUEST_MAGIC)? else {
+                return Ok(None);
+            };
+            let header = Self::begin(&mut bytes);
+            let has_payload = header.has(command_flag::PAYLOAD_LEN);
+            Ok(Some((header.with_length(u64::from_be_bytes(take(&mut bytes)), has_payload)?, rest)))
+        } else {
+            let Some((mut bytes, rest)) = split::<REQUEST_BYTES>(input, REQUEST_MAGIC)? else { return Ok(None) };
+            let header = Self::begin(&mut bytes);
+            let has_payload = header.kind == command::WRITE;
+            Ok(Some((header.with_length(u32::from_be_bytes(take(&mut bytes)).into(), has_payload)?, rest)))
         }
-        let header = Self {
-            flags: u16::from_be_bytes(take(&mut rest)),
-            kind: u16::from_be_bytes(take(&mut rest)),
-            cookie: Cookie(u64::from_be_bytes(take(&mut rest))),
-            offset_bytes: u64::from_be_bytes(take(&mut rest)),
-            length_bytes: u32::from_be_bytes(take(&mut rest)),
-        };
-        if header.payload_bytes() > WRITE_BYTES_MAX {
-            return Err(Error::PayloadTooLarge { length_bytes: header.length_bytes });
-        }
-        Ok(header)
     }
 
-    fn payload_bytes(&self) -> u32 {
-        if self.kind == command::WRITE { self.length_bytes } else { 0 }
+    /// What both forms have between the magic and the length.
+    fn begin(bytes: &mut &[u8]) -> Self {
+        Self {
+            flags: u16::from_be_bytes(take(bytes)),
+            kind: u16::from_be_bytes(take(bytes)),
+            echo: Echo { cookie: u64::from_be_bytes(take(bytes)), offset_bytes: u64::from_be_bytes(take(bytes)) },
+            length_bytes: 0,
+            payload_bytes: None,
+        }
+    }
+
+    fn with_length(self, length_bytes: u64, has_payload: bool) -> Result<Self, Error> {
+        let payload_bytes = match u32::try_from(length_bytes) {
+            _ if !has_payload => None,
+            Ok(payload_bytes) if payload_bytes <= WRITE_BYTES_MAX => Some(payload_bytes),
+            _ => return Err(Error::PayloadTooLarge { length_bytes }),
+        };
+        Ok(Self { length_bytes, payload_bytes, ..self })
     }
 
     fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
+
+    /// Whether a block status says in its payload which contexts it is about, and does so in as many bytes as it takes.
+    fn names_contexts(&self, session: &Session) -> bool {
+        self.kind == command::BLOCK_STATUS
+            && session.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
+            && self.payload_bytes.is_some_and(|bytes| bytes as usize == STATUS_PAYLOAD_BYTES)
+    }
+
+    /// Makes such a block status one without a payload, if that names the context that there is. Otherwise it stays as
+    /// it is, to be refused.
+    fn choose_contexts(&mut self, payload: &[u8; STATUS_PAYLOAD_BYTES]) -> bool {
+        let mut payload = &payload[..];
+        let length_bytes = u64::from_be_bytes(take(&mut payload));
+        let is_known = u32::from_be_bytes(take(&mut payload)) == ALLOCATION_CONTEXT_ID;
+        if is_known {
+            self.flags &= !command_flag::PAYLOAD_LEN;
+            (self.length_bytes, self.payload_bytes) = (length_bytes, None);
+        }
+        is_known
+    }
+}
+
+/// A request of `N` bytes without its magic, which is looked at before all of it has arrived: who sends requests of the
+/// wrong form is not to wait for an answer.
+fn split<const N: usize>(input: &[u8], magic: u32) -> Front<'_, &[u8]> {
+    let Some(start) = input.first_chunk::<MAGIC_BYTES>() else { return Ok(None) };
+    let found = u32::from_be_bytes(*start);
+    if found != magic {
+        return Err(Error::RequestMagic { found });
+    }
+    Ok(input.split_first_chunk::<N>().map(|(bytes, rest)| (&bytes[MAGIC_BYTES..], rest)))
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
@@ -166,8 +234,10 @@ fn check(session: &Session, header: &Header) -> Result<Command<()>, NbdError> {
     let (fua, one) = (header.has(command_flag::FUA), header.has(command_flag::REQ_ONE));
     let command = match kind {
         command::READ => Command::Read { span: span(session, header)?, buffer: () },
-        command::WRITE => Command::Write { span: span(session, header)?, buffer: (), fua },
-        command::FLUSH if header.offset_bytes == 0 && header.length_bytes == 0 => Command::Flush,
+        command::WRITE if header.payload_bytes.is_some() => {
+            Command::Write { span: span(session, header)?, buffer: (), fua }
+        }
+        command::FLUSH if header.echo.offset_bytes == 0 && header.length_bytes == 0 => Command::Flush,
         command::TRIM if can(TransmissionFlags::SEND_TRIM) => Command::Trim { span: span(session, header)?, fua },
         command::CACHE => Command::Cache { span: span(session, header)? },
         command::WRITE_ZEROES => Command::WriteZeroes {
@@ -190,6 +260,7 @@ fn flags_allowed(session: &Session, kind: u16) -> u16 {
             command_flag::NO_HOLE | command_flag::FAST_ZERO
         }
         command::WRITE_ZEROES => command_flag::NO_HOLE,
+        command::WRITE if session.headers == Headers::Extended => command_flag::PAYLOAD_LEN,
         command::BLOCK_STATUS => command_flag::REQ_ONE,
         _ => 0,
     };
@@ -197,20 +268,17 @@ fn flags_allowed(session: &Session, kind: u16) -> u16 {
 }
 
 fn span(session: &Session, header: &Header) -> Result<Span, NbdError> {
-    let &Header { kind, offset_bytes, length_bytes, .. } = header;
+    let &Header { kind, echo: Echo { offset_bytes, .. }, length_bytes, .. } = header;
     let alignment = u64::from(session.minimum_bytes);
-    if length_bytes == 0
-        || !offset_bytes.is_multiple_of(alignment)
-        || !u64::from(length_bytes).is_multiple_of(alignment)
-    {
+    if length_bytes == 0 || !offset_bytes.is_multiple_of(alignment) || !length_bytes.is_multiple_of(alignment) {
         return Err(NbdError::Invalid);
     }
-    let end_bytes = offset_bytes.checked_add(length_bytes.into());
+    let end_bytes = offset_bytes.checked_add(length_bytes);
     if end_bytes.is_none_or(|end_bytes| end_bytes > session.size_bytes) {
         let write = matches!(kind, command::WRITE | command::WRITE_ZEROES);
         return Err(if write { NbdError::NoSpace } else { NbdError::Invalid });
     }
-    if matches!(kind, command::READ | command::WRITE) && length_bytes > session.maximum_bytes {
+    if matches!(kind, command::READ | command::WRITE) && length_bytes > u64::from(session.maximum_bytes) {
         return Err(if header.has(command_flag::DF) { NbdError::Overflow } else { NbdError::Invalid });
     }
     Ok(Span { offset_bytes, length_bytes })

@@ -2,6 +2,17 @@
 
 use crate::{ExportInfo, proto::TransmissionFlags};
 
+/// How requests and replies begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Headers {
+    /// Compact requests and simple replies.
+    Simple,
+    /// Compact requests. Replies that may have data are structured.
+    Structured,
+    /// Extended requests, with lengths of 64 bits, and extended replies.
+    Extended,
+}
+
 /// What a handshake settled: how requests are to be understood, and how replies must look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
@@ -9,19 +20,19 @@ pub struct Session {
     pub(super) minimum_bytes: u32,
     pub(super) maximum_bytes: u32,
     pub(super) flags: TransmissionFlags,
-    pub(super) structured_replies: bool,
+    pub(super) headers: Headers,
     pub(super) allocation: bool,
 }
 
 impl Session {
     /// A session on the export. `allocation` says that the client selected the context `base:allocation`.
-    pub fn new(export: &ExportInfo, structured_replies: bool, allocation: bool) -> Self {
+    pub fn new(export: &ExportInfo, headers: Headers, allocation: bool) -> Self {
         Self {
             size_bytes: export.size_bytes,
             minimum_bytes: export.block_sizes.minimum_bytes,
             maximum_bytes: export.block_sizes.maximum_bytes,
-            flags: transmission_flags(export, structured_replies),
-            structured_replies,
+            flags: transmission_flags(export, headers, allocation),
+            headers,
             allocation,
         }
     }
@@ -32,8 +43,8 @@ impl Session {
     }
 }
 
-/// What the export can do for a client with or without structured replies.
-pub(crate) fn transmission_flags(export: &ExportInfo, structured_replies: bool) -> TransmissionFlags {
+/// What the export can do for a client with such headers, which has selected `base:allocation` or not.
+pub(crate) fn transmission_flags(export: &ExportInfo, headers: Headers, allocation: bool) -> TransmissionFlags {
     use TransmissionFlags as F;
     let mut flags = F::HAS_FLAGS | F::SEND_FLUSH | F::SEND_FUA | F::SEND_CACHE;
     let writable = !export.read_only;
@@ -42,8 +53,9 @@ pub(crate) fn transmission_flags(export: &ExportInfo, structured_replies: bool) 
         (writable, F::SEND_WRITE_ZEROES),
         (writable && export.trim, F::SEND_TRIM),
         (writable && export.fast_zero, F::SEND_FAST_ZERO),
-        (structured_replies, F::SEND_DF),
+        (headers != Headers::Simple, F::SEND_DF),
         (export.multi_conn, F::CAN_MULTI_CONN),
+        (headers == Headers::Extended && allocation, F::BLOCK_STATUS_PAYLOAD),
     ];
     for (_, flag) in optional.into_iter().filter(|(set, _)| *set) {
         flags = flags | flag;

@@ -5,6 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::{BlockSizes, Command, Error, ExportInfo, Extent, NbdError, Span};
 
+mod extended;
+
 const FUA: u16 = 1;
 const NO_HOLE: u16 = 2;
 const DF: u16 = 4;
@@ -19,7 +21,12 @@ fn export() -> ExportInfo {
 }
 
 fn session() -> Session {
-    Session::new(&export(), true, true)
+    session_with(Headers::Structured)
+}
+
+/// With `base:allocation`.
+fn session_with(headers: Headers) -> Session {
+    Session::new(&export(), headers, true)
 }
 
 /// `25609513 | flags 16 | type 16 | cookie 64 | offset 64 | length 32`, with the cookie `COOKIE!!`.
@@ -35,13 +42,17 @@ fn request(flags: u16, kind: u16, offset_bytes: u64, length_bytes: u32) -> Vec<u
     .concat()
 }
 
-const COOKIE: Cookie = Cookie(0x434f_4f4b_4945_2121);
+const COOKIE: u64 = 0x434f_4f4b_4945_2121;
+
+fn echo(offset_bytes: u64) -> Echo {
+    Echo { cookie: COOKIE, offset_bytes }
+}
 
 fn decode(session: Session, bytes: &[u8]) -> Result<Command<()>, NbdError> {
     let mut rest = bytes;
     match Decoder::new(session).next(&mut rest).unwrap() {
-        Some(Received::Request(Request { cookie: COOKIE, command })) => Ok(command),
-        Some(Received::Rejected { cookie: COOKIE, error }) => Err(error),
+        Some(Received::Request(Request { echo: Echo { cookie: COOKIE, .. }, command })) => Ok(command),
+        Some(Received::Rejected { echo: Echo { cookie: COOKIE, .. }, error }) => Err(error),
         other => panic!("{other:?}"),
     }
 }
@@ -87,9 +98,9 @@ fn zeroing_and_trimming_may_exceed_the_maximum_payload() {
 fn refusals_have_the_error_of_the_document() {
     use NbdError::{Invalid, NoSpace, NotPermitted, Overflow};
     let whole = session();
-    let simple = Session::new(&export(), false, false);
-    let plain = Session::new(&ExportInfo { trim: false, fast_zero: false, ..export() }, true, false);
-    let read_only = Session::new(&ExportInfo { read_only: true, ..export() }, true, true);
+    let simple = Session::new(&export(), Headers::Simple, false);
+    let plain = Session::new(&ExportInfo { trim: false, fast_zero: false, ..export() }, Headers::Structured, false);
+    let read_only = Session::new(&ExportInfo { read_only: true, ..export() }, Headers::Structured, true);
     let end = 1 << 30;
     let cases = [
         ("unknown command", whole, (0, 8, 0, 512), Invalid),
@@ -126,8 +137,12 @@ fn refusals_have_the_error_of_the_document() {
         let bytes = [request(flags, kind, offset_bytes, length_bytes), payload, request(0, 3, 0, 0)].concat();
         let mut rest = &bytes[..];
         let mut decoder = Decoder::new(session);
-        assert_eq!(decoder.next(&mut rest).unwrap(), Some(Received::Rejected { cookie: COOKIE, error }), "{name}");
-        let flush = Received::Request(Request { cookie: COOKIE, command: Command::Flush });
+        assert_eq!(
+            decoder.next(&mut rest).unwrap(),
+            Some(Received::Rejected { echo: echo(offset_bytes), error }),
+            "{name}"
+        );
+        let flush = Received::Request(Request { echo: echo(0), command: Command::Flush });
         assert_eq!(decoder.next(&mut rest).unwrap(), Some(flush), "after {name}");
         assert!(rest.is_empty());
     }
@@ -146,45 +161,65 @@ fn what_ends_the_connection() {
 }
 
 #[test]
+fn a_wrong_magic_is_seen_before_the_rest_has_come() {
+    let compact = request(0, 3, 0, 0);
+    let extended = b"\x21\xe4\x1c\x71\0\0\0\x03";
+    for (headers, mut bytes) in [(Headers::Extended, &compact[..]), (Headers::Structured, extended)] {
+        assert!(matches!(Decoder::new(session_with(headers)).next(&mut bytes), Err(Error::RequestMagic { .. })));
+        assert!(matches!(Decoder::new(session_with(headers)).next(&mut &bytes[..3]), Ok(None)));
+    }
+}
+
+#[test]
 fn reply_headers() {
-    let span = Span { offset_bytes: 0x1_0000, length_bytes: 0x1000 };
-    let simple = Session::new(&export(), false, false);
-    let read = ReplyHeader::data(&session(), COOKIE, span);
+    let echo = echo(0x1_0000);
+    let simple = Session::new(&export(), Headers::Simple, false);
+    let read = ReplyHeader::data(&session(), echo, 0x1000);
     // One chunk: done, offset-data, 4096 + 8 bytes, the offset.
     assert_eq!(read.as_bytes(), b"\x66\x8e\x33\xef\0\x01\0\x01COOKIE!!\0\0\x10\x08\0\0\0\0\0\x01\0\0");
-    assert_eq!(ReplyHeader::data(&simple, COOKIE, span).as_bytes(), b"\x67\x44\x66\x98\0\0\0\0COOKIE!!");
-    assert_eq!(ReplyHeader::done(COOKIE).as_bytes(), b"\x67\x44\x66\x98\0\0\0\0COOKIE!!");
-    let error = ReplyHeader::error(&session(), COOKIE, NbdError::NoSpace);
+    assert_eq!(ReplyHeader::data(&simple, echo, 0x1000).as_bytes(), b"\x67\x44\x66\x98\0\0\0\0COOKIE!!");
+    for session in [session(), simple] {
+        assert_eq!(ReplyHeader::done(&session, echo).as_bytes(), b"\x67\x44\x66\x98\0\0\0\0COOKIE!!");
+    }
+    let error = ReplyHeader::error(&session(), echo, NbdError::NoSpace);
     // One chunk: done, error, 6 bytes, ENOSPC, no message.
     assert_eq!(error.as_bytes(), b"\x66\x8e\x33\xef\0\x01\x80\x01COOKIE!!\0\0\0\x06\0\0\0\x1c\0\0");
-    assert_eq!(ReplyHeader::error(&simple, COOKIE, NbdError::Io).as_bytes(), b"\x67\x44\x66\x98\0\0\0\x05COOKIE!!");
+    assert_eq!(ReplyHeader::error(&simple, echo, NbdError::Io).as_bytes(), b"\x67\x44\x66\x98\0\0\0\x05COOKIE!!");
+}
+
+/// With holes and zeros, and more than 8 KiB long.
+fn extents() -> [Extent; 4] {
+    [
+        Extent { length_bytes: 4096, hole: true, zero: true },
+        Extent { length_bytes: 1024, hole: false, zero: true },
+        Extent { length_bytes: 1 << 40, hole: false, zero: false },
+        Extent { length_bytes: 512, hole: false, zero: false },
+    ]
 }
 
 #[test]
 fn block_status() {
-    let span = Span { offset_bytes: 0, length_bytes: 8192 };
-    let extents = [
-        Extent { length_bytes: 4096, hole: true, zero: true },
-        Extent { length_bytes: 1024, hole: false, zero: true },
-        Extent { length_bytes: 65536, hole: false, zero: false },
-        Extent { length_bytes: 512, hole: false, zero: false },
-    ];
-    let encoded = encode_extents(span, false, &extents);
+    let encoded = encode_extents(&session(), 8192, false, &extents());
     assert_eq!(encoded, b"\0\0\x10\0\0\0\0\x03\0\0\x04\0\0\0\0\x02\0\0\x0c\0\0\0\0\0");
     // One chunk: done, block-status, 4 + 3 * 8 bytes, context 1.
     assert_eq!(
-        ReplyHeader::extents(COOKIE, &encoded).as_bytes(),
+        ReplyHeader::extents(&session(), echo(0), &encoded).as_bytes(),
         b"\x66\x8e\x33\xef\0\x01\0\x05COOKIE!!\0\0\0\x1c\0\0\0\x01"
     );
-    assert_eq!(encode_extents(span, true, &extents), b"\0\0\x10\0\0\0\0\x03");
+    assert_eq!(encode_extents(&session(), 8192, true, &extents()), b"\0\0\x10\0\0\0\0\x03");
     let many = vec![Extent { length_bytes: 1, hole: false, zero: false }; EXTENTS_MAX + 1];
-    assert_eq!(encode_extents(span, false, &many).len(), 8 * EXTENTS_MAX);
+    assert_eq!(encode_extents(&session(), 8192, false, &many).len(), 8 * EXTENTS_MAX);
+    assert_eq!(encode_extents(&session_with(Headers::Extended), 8192, false, &many).len(), 16 * EXTENTS_MAX);
 }
 
 /// Everything that the decoder says of a stream that arrives in pieces of the given sizes, with the data of writes
 /// dropped.
-fn story(bytes: &[u8], mut cuts: impl Iterator<Item = usize>) -> Vec<String> {
-    let mut decoder = Decoder::new(session());
+fn story(headers: Headers, bytes: &[u8], mut cuts: impl Iterator<Item = usize>) -> Vec<String> {
+    let longest = match headers {
+        Headers::Simple | Headers::Structured => REQUEST_BYTES,
+        Headers::Extended => EXTENDED_REQUEST_BYTES + STATUS_PAYLOAD_BYTES,
+    };
+    let mut decoder = Decoder::new(session_with(headers));
     let (mut told, mut pending, mut arrived) = (vec![], vec![], 0);
     let mut data_bytes = 0;
     loop {
@@ -195,7 +230,7 @@ fn story(bytes: &[u8], mut cuts: impl Iterator<Item = usize>) -> Vec<String> {
         let next = if data_bytes > 0 { Ok(None) } else { decoder.next(&mut rest) };
         pending = rest.to_vec();
         assert!(
-            next.is_err() || !matches!(next, Ok(None)) || pending.len() < REQUEST_BYTES,
+            next.is_err() || !matches!(next, Ok(None)) || pending.len() < longest,
             "no more than a request's head is left"
         );
         match next {
@@ -222,23 +257,46 @@ fn story(bytes: &[u8], mut cuts: impl Iterator<Item = usize>) -> Vec<String> {
     }
 }
 
-fn stream() -> impl Strategy<Value = Vec<u8>> {
-    let lengths = prop_oneof![Just(0u32), Just(512), Just(513), Just(4096), any::<u32>()];
+fn headers() -> impl Strategy<Value = Headers> {
+    prop::sample::select(vec![Headers::Simple, Headers::Structured, Headers::Extended])
+}
+
+/// Requests of the form that the headers have, most of them sound, with garbage in between.
+fn stream(headers: Headers) -> impl Strategy<Value = Vec<u8>> {
+    let is_extended = headers == Headers::Extended;
+    let lengths = prop_oneof![
+        Just(0u64),
+        Just(12),
+        Just(512),
+        Just(513),
+        Just(4096),
+        any::<u32>().prop_map(u64::from),
+        any::<u64>()
+    ];
     let offsets = prop_oneof![Just(0u64), Just(512), Just((1 << 30) - 512), any::<u64>()];
-    let requests = (prop_oneof![Just(0u16), any::<u16>()], 0..10u16, offsets, lengths).prop_map(
-        |(flags, kind, offset, length)| {
-            let data = if kind == 1 { vec![0xaa; length.min(5000) as usize] } else { vec![] };
-            [request(flags, kind, offset, length), data].concat()
-        },
-    );
+    let flags = prop_oneof![Just(0u16), Just(32), any::<u16>()];
+    let requests = (flags, 0..10u16, offsets, lengths).prop_map(move |(flags, kind, offset, length)| {
+        let has_data = if is_extended { flags & 32 != 0 } else { kind == 1 };
+        let data = if has_data { vec![0xaa; length.min(5000) as usize] } else { vec![] };
+        let head = match is_extended {
+            true => extended::request(flags, kind, offset, length),
+            false => request(flags, kind, offset, length as u32),
+        };
+        [head, data].concat()
+    });
+    let status = any::<u64>().prop_map(|length| extended::status(0, 0, length, 1));
     let garbage = prop::collection::vec(any::<u8>(), 0..60);
-    prop::collection::vec(prop_oneof![9 => requests, 1 => garbage], 0..12).prop_map(|pieces| pieces.concat())
+    prop::collection::vec(prop_oneof![9 => requests, 2 => status, 1 => garbage], 0..12)
+        .prop_map(|pieces| pieces.concat())
 }
 
 proptest! {
     #[test]
-    fn any_bytes_in_any_split_read_the_same(bytes in stream(), cuts in prop::collection::vec(1..200usize, 1..40)) {
-        let whole = story(&bytes, std::iter::repeat(usize::MAX / 2));
-        prop_assert_eq!(whole, story(&bytes, cuts.into_iter().cycle()));
+    fn any_bytes_in_any_split_read_the_same(
+        (headers, bytes) in headers().prop_flat_map(|headers| (Just(headers), stream(headers))),
+        cuts in prop::collection::vec(1..200usize, 1..40),
+    ) {
+        let whole = story(headers, &bytes, std::iter::repeat(usize::MAX / 2));
+        prop_assert_eq!(whole, story(headers, &bytes, cuts.into_iter().cycle()));
     }
 }

@@ -119,8 +119,8 @@ impl Memory {
                 let mut extents: Vec<Extent> = Vec::new();
                 for zero in zero_runs {
                     match extents.last_mut() {
-                        Some(last) if last.zero == zero => last.length_bytes += BLOCK_BYTES,
-                        _ => extents.push(Extent { length_bytes: BLOCK_BYTES, hole: zero, zero }),
+                        Some(last) if last.zero == zero => last.length_bytes += u64::from(BLOCK_BYTES),
+                        _ => extents.push(Extent { length_bytes: BLOCK_BYTES.into(), hole: zero, zero }),
                     }
                 }
                 return Ok(Payload::Extents(extents));

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::{
     memory::{Finish, SIZE_BYTES, info},
-    support::{Reply, TestServer, request},
+    support::{Reply, TestServer, extended_request, request},
 };
 use uraid_nbd::{ExportInfo, Limits};
 
@@ -13,7 +13,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn data_come_back_in_simple_and_in_structured_replies() {
+fn data_come_back_in_every_form_of_reply() {
     for finish in [Finish::AtOnce, Finish::Later, Finish::Reversed] {
         let server = TestServer::start(finish);
         let data = pattern(3 << 20);
@@ -27,6 +27,13 @@ fn data_come_back_in_simple_and_in_structured_replies() {
         simple.send(&request(0, 0, 3, 512, length));
         assert_eq!(simple.receive(16), b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x03");
         assert_eq!(simple.receive(data.len()), data);
+        let mut extended = server.extended_client();
+        let data = pattern(2 << 20);
+        extended.send(&[extended_request(32, 1, 4, 1024, data.len() as u64), data.clone()].concat());
+        assert_eq!(extended.reply(), Reply::extended(0, 4, 1024, &[]));
+        extended.send(&extended_request(4, 0, 5, 1024, data.len() as u64));
+        let chunk = [&1024u64.to_be_bytes()[..], &data].concat();
+        assert_eq!(extended.reply(), Reply::extended(1, 5, 1024, &chunk));
         assert!(server.stop_and_join());
     }
 }
@@ -114,6 +121,49 @@ fn block_status_and_zeroes() {
     let mut simple = server.client(false);
     simple.send(&request(0, 7, 5, 0, 512));
     assert_eq!(simple.reply(), Reply::Simple { error: 22, cookie: 5 }, "no context was selected");
+}
+
+#[test]
+fn block_status_with_extended_headers() {
+    let server = TestServer::start(Finish::AtOnce);
+    let mut client = server.extended_client();
+    client.send(&[extended_request(32, 1, 1, 4096, 4096), vec![1; 4096]].concat());
+    assert_eq!(client.reply(), Reply::extended(0, 1, 4096, &[]));
+    // Context 1, two extents: 4 KiB of a hole of zeroes, 4 KiB of data.
+    let payload = b"\0\0\0\x01\0\0\0\x02\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\x10\0\0\0\0\0\0\0\0\0";
+    client.send(&extended_request(0, 7, 2, 0, 8192));
+    assert_eq!(client.reply(), Reply::extended(6, 2, 0, payload));
+    client.send(&[&extended_request(32, 7, 3, 0, 12)[..], &8192u64.to_be_bytes(), &[0, 0, 0, 1]].concat());
+    assert_eq!(client.reply(), Reply::extended(6, 3, 0, payload));
+    client.send(&[&extended_request(32, 7, 4, 0, 12)[..], &8192u64.to_be_bytes(), &[0, 0, 0, 2]].concat());
+    assert_eq!(client.reply(), Reply::extended(0x8001, 4, 0, &[0, 0, 0, 22, 0, 0]));
+    client.send(&extended_request(0, 5, 5, 512, SIZE_BYTES - 512));
+    assert_eq!(client.reply(), Reply::extended(0, 5, 512, &[]));
+}
+
+#[test]
+fn payloads_that_no_command_wants_are_skipped() {
+    let server = TestServer::start(Finish::AtOnce);
+    let mut client = server.extended_client();
+    let cases = [
+        ("write without one", (0, 1, 4096), 22),
+        ("read with one", (32, 0, 4096), 22),
+        ("trim with a long one", (32, 4, 3 << 20), 22),
+        ("status with the longest one", (32, 7, 64 << 20), 22),
+    ];
+    for (cookie, (name, (flags, kind, length), error)) in (1..).zip(cases) {
+        let payload = if flags == 32 { vec![0x21; length as usize] } else { vec![] };
+        client.send(&[extended_request(flags, kind, cookie, 512, length), payload].concat());
+        assert_eq!(client.reply(), Reply::extended(0x8001, cookie, 512, &[0, 0, 0, error, 0, 0]), "{name}");
+        client.send(&extended_request(0, 3, cookie, 0, 0));
+        assert_eq!(client.reply(), Reply::extended(0, cookie, 0, &[]), "after a {name}");
+    }
+    client.send(&extended_request(32, 4, 9, 0, (64 << 20) + 1));
+    client.assert_closed();
+    let mut client = server.extended_client();
+    client.send(&request(0, 3, 0, 0, 0));
+    client.assert_closed(); // compact, where extended ones were agreed on
+    assert_eq!(server.counts.buffers_live.load(SeqCst), 0);
 }
 
 #[test]

@@ -94,6 +94,11 @@ impl TestServer {
     pub(crate) fn client(&self, structured: bool) -> Client {
         Client::handshake(self.connect(), structured)
     }
+
+    /// A client in the transmission phase, with extended headers and `base:allocation`.
+    pub(crate) fn extended_client(&self) -> Client {
+        Client::shake_hands(self.connect(), Some(EXTENDED_HEADERS)).expect("the server takes the connection")
+    }
 }
 
 async fn run(
@@ -126,17 +131,21 @@ pub(crate) struct Client {
     pub(crate) stream: UnixStream,
 }
 
+const STRUCTURED_REPLY: u8 = 8;
+const EXTENDED_HEADERS: u8 = 11;
+
 /// A reply, simple or of one chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Simple { error: u32, cookie: u64 },
     Chunk { flags: u16, kind: u16, cookie: u64, payload: Vec<u8> },
+    Extended { flags: u16, kind: u16, cookie: u64, offset_bytes: u64, payload: Vec<u8> },
 }
 
 impl Reply {
     pub(crate) fn cookie(&self) -> u64 {
         match self {
-            Self::Simple { cookie, .. } | Self::Chunk { cookie, .. } => *cookie,
+            Self::Simple { cookie, .. } | Self::Chunk { cookie, .. } | Self::Extended { cookie, .. } => *cookie,
         }
     }
 
@@ -153,10 +162,26 @@ impl Reply {
     pub(crate) fn done(cookie: u64) -> Self {
         Self::Simple { error: 0, cookie }
     }
+
+    /// The only chunk of an extended reply.
+    pub(crate) fn extended(kind: u16, cookie: u64, offset_bytes: u64, payload: &[u8]) -> Self {
+        Self::Extended { flags: 1, kind, cookie, offset_bytes, payload: payload.to_vec() }
+    }
 }
 
 pub(crate) fn request(flags: u16, kind: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
     let mut bytes = b"\x25\x60\x95\x13".to_vec();
+    bytes.extend(flags.to_be_bytes());
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend(cookie.to_be_bytes());
+    bytes.extend(offset_bytes.to_be_bytes());
+    bytes.extend(length_bytes.to_be_bytes());
+    bytes
+}
+
+/// The same with extended headers.
+pub(crate) fn extended_request(flags: u16, kind: u16, cookie: u64, offset_bytes: u64, length_bytes: u64) -> Vec<u8> {
+    let mut bytes = b"\x21\xe4\x1c\x71".to_vec();
     bytes.extend(flags.to_be_bytes());
     bytes.extend(kind.to_be_bytes());
     bytes.extend(cookie.to_be_bytes());
@@ -171,14 +196,19 @@ impl Client {
     }
 
     /// `None` if the connection was closed at once.
-    pub(crate) fn try_handshake(mut stream: UnixStream, structured: bool) -> Option<Self> {
+    pub(crate) fn try_handshake(stream: UnixStream, structured: bool) -> Option<Self> {
+        Self::shake_hands(stream, structured.then_some(STRUCTURED_REPLY))
+    }
+
+    /// `headers`: the option for them; with it the client selects `base:allocation`.
+    fn shake_hands(mut stream: UnixStream, headers: Option<u8>) -> Option<Self> {
         let mut greeting = [0; GREETING.len()];
         stream.read_exact(&mut greeting).ok()?;
         assert_eq!(greeting, GREETING);
         let mut client = Self { stream };
         client.send(b"\0\0\0\x03");
-        if structured {
-            client.send(b"IHAVEOPT\0\0\0\x08\0\0\0\0");
+        if let Some(option) = headers {
+            client.send(&[b"IHAVEOPT\0\0\0", &[option][..], &[0; 4]].concat());
             assert_eq!(client.receive(20)[12..], [0, 0, 0, 1, 0, 0, 0, 0]);
             client.send(b"IHAVEOPT\0\0\0\x0a\0\0\0\x1b\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation");
             assert_eq!(client.receive(20 + 19 + 20)[20..39], *b"\0\0\0\x01base:allocation");
@@ -205,6 +235,17 @@ impl Client {
         if magic == b"\x67\x44\x66\x98" {
             let rest = self.receive(12);
             return Reply::Simple { error: field(&rest[..4]) as u32, cookie: field(&rest[4..]) };
+        }
+        if magic == b"\x6e\x8a\x27\x8c" {
+            let head = self.receive(28);
+            let payload = self.receive(field(&head[20..]) as usize);
+            return Reply::Extended {
+                flags: field(&head[..2]) as u16,
+                kind: field(&head[2..4]) as u16,
+                cookie: field(&head[4..12]),
+                offset_bytes: field(&head[12..20]),
+                payload,
+            };
         }
         assert_eq!(magic, b"\x66\x8e\x33\xef");
         let head = self.receive(16);

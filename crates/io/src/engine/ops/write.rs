@@ -136,8 +136,13 @@ async fn write_parts<'a>(
     let mut transfer = Transfer::new(parts, space, goal, buf.take());
     let (mut at, mut is_by_sums) = (range.start, false);
     let has_cached = Cell::new(is_cached);
+    // What is blank or not from here to there. What is not stays so.
+    let mut run = (false, at);
     while at < range.end {
-        let (is_blank, end) = parts.blanks.run(parts.geometry(), at, range.end);
+        if at >= run.1 {
+            run = parts.blanks.run(parts.geometry(), at, range.end);
+        }
+        let (is_blank, end) = run;
         if is_blank && !planted!(BlankWritten) {
             // They are to be zeros, and are.
             at = end;

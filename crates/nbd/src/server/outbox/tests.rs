@@ -5,7 +5,7 @@ use std::task::Wake;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ExportInfo, Extent};
+use crate::{ExportInfo, Extent, Span, transmission::Headers};
 
 type Buffer = Vec<u8>;
 
@@ -43,19 +43,37 @@ impl AsyncWrite for Narrow {
 }
 
 fn outbox(limits: Limits) -> Rc<Outbox<Buffer>> {
+    outbox_with(Headers::Structured, limits)
+}
+
+fn outbox_with(headers: Headers, limits: Limits) -> Rc<Outbox<Buffer>> {
     let export = ExportInfo::new(1 << 20);
-    Outbox::new(Session::new(&export, true, true), limits, Budget::new(&limits))
+    Outbox::new(Session::new(&export, headers, true), limits, Budget::new(&limits))
+}
+
+fn echo(cookie: u64) -> Echo {
+    Echo { cookie, offset_bytes: 0 }
 }
 
 fn read(cookie: u64, length_bytes: u32) -> Request {
-    let span = Span { offset_bytes: 0, length_bytes };
-    Request { cookie: Cookie(cookie), command: Command::Read { span, buffer: () } }
+    let span = Span { offset_bytes: 0, length_bytes: length_bytes.into() };
+    Request { echo: echo(cookie), command: Command::Read { span, buffer: () } }
 }
 
-/// `668e33ef | done | offset-data | cookie | length | offset | data`
-fn data_chunk(cookie: u8, data: &[u8]) -> Vec<u8> {
-    let length = (data.len() as u32 + 8).to_be_bytes();
-    [b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0", &[cookie][..], &length, &[0; 8], data].concat()
+/// A structured chunk `668e33ef | done | type | cookie | length | payload`, or an extended one, which begins `6e8a278c`
+/// and has the offset and four more bytes of zeros before the length.
+fn chunk(headers: Headers, kind: u8, cookie: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let (magic, zeros): (_, &[u8]) = match headers {
+        Headers::Extended => (b"\x6e\x8a\x27\x8c", &[0; 12]),
+        _ => (b"\x66\x8e\x33\xef", &[]),
+    };
+    [&magic[..], &[0, 1, 0, kind, 0, 0, 0, 0, 0, 0, 0, cookie], zeros, &length, payload].concat()
+}
+
+/// `offset-data | offset | data`
+fn data_chunk(headers: Headers, cookie: u8, data: &[u8]) -> Vec<u8> {
+    chunk(headers, 1, cookie, &[&[0; 8], data].concat())
 }
 
 fn context() -> Context<'static> {
@@ -68,7 +86,7 @@ fn all_replies_of_a_turn_leave_in_one_write() {
     let mut expected = vec![];
     for cookie in 0..100 {
         outbox.admit(&read(cookie.into(), 3)).unwrap().done(Ok(Payload::Data(vec![cookie; 3])));
-        expected.extend(data_chunk(cookie, &[cookie; 3]));
+        expected.extend(data_chunk(Headers::Structured, cookie, &[cookie; 3]));
     }
     let mut socket = Narrow { takes: vec![usize::MAX], taken: vec![], writes: 0 };
     assert!(matches!(outbox.poll_send(&mut socket, &mut context()), Poll::Ready(Ok(()))));
@@ -82,7 +100,7 @@ fn the_budget_comes_back_when_replies_are_sent() {
     let first = outbox.admit(&read(1, 600)).unwrap();
     assert!(outbox.admit(&read(2, 401)).is_none(), "too many bytes");
     let second = outbox.admit(&read(2, 400)).unwrap();
-    assert!(!outbox.reject(Cookie(3), NbdError::Invalid), "too many requests");
+    assert!(!outbox.reject(echo(3), NbdError::Invalid), "too many requests");
     second.abandon();
     first.done(Ok(Payload::Data(vec![0; 600])));
     assert!(outbox.admit(&read(4, 600)).is_none(), "finished, and not sent");
@@ -155,26 +173,31 @@ fn a_parked_task_is_woken_once() {
 proptest! {
     #[test]
     fn replies_are_the_same_however_little_the_socket_takes(
+        headers in prop::sample::select(vec![Headers::Structured, Headers::Extended]),
         lengths in prop::collection::vec(1..2000u32, 1..300),
         takes in prop::collection::vec(1..3000usize, 1..20),
     ) {
-        let outbox = outbox(Limits::default());
+        let outbox = outbox_with(headers, Limits::default());
         let mut expected = vec![];
         for (index, length) in lengths.iter().enumerate() {
             let cookie = index as u8;
             let request = read(cookie.into(), *length);
             if index % 7 == 3 {
-                let command = Command::BlockStatus { span: Span { offset_bytes: 0, length_bytes: *length },
-                    one: false };
-                let extent = Extent { length_bytes: *length, hole: false, zero: true };
+                let length_bytes = u64::from(*length);
+                let command = Command::BlockStatus { span: Span { offset_bytes: 0, length_bytes }, one: false };
+                let extent = Extent { length_bytes, hole: false, zero: true };
                 outbox.admit(&Request { command, ..request }).unwrap().done(Ok(Payload::Extents(vec![extent])));
-                expected.extend(b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0");
-                expected.extend([cookie, 0, 0, 0, 12, 0, 0, 0, 1]);
-                expected.extend(length.to_be_bytes());
-                expected.extend([0, 0, 0, 2]);
+                let length = length.to_be_bytes();
+                expected.extend(match headers {
+                    Headers::Extended => {
+                        let payload = [&[0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0][..], &length, &[0, 0, 0, 0, 0, 0, 0, 2]];
+                        chunk(headers, 6, cookie, &payload.concat())
+                    }
+                    _ => chunk(headers, 5, cookie, &[&[0, 0, 0, 1][..], &length, &[0, 0, 0, 2]].concat()),
+                });
             } else {
                 let data = vec![cookie ^ 0x55; *length as usize];
-                expected.extend(data_chunk(cookie, &data));
+                expected.extend(data_chunk(headers, cookie, &data));
                 outbox.admit(&request).unwrap().done(Ok(Payload::Data(data)));
             }
         }

@@ -12,6 +12,7 @@ use crate::{
     ExportInfo, Payload,
     proto::REQUEST_MAGIC,
     server::{Limits, budget::Budget},
+    transmission::Headers,
 };
 
 pub(super) const READ: u8 = 0;
@@ -42,15 +43,15 @@ struct Shared {
 
 /// A connection past its handshake, and its client.
 pub(super) struct Client {
-    connection: Connection<Pipe, Echo>,
+    connection: Connection<Pipe, Loopback>,
     shared: Rc<Shared>,
 }
 
 impl Client {
     pub(super) fn new() -> Self {
         let shared = Rc::new(Shared::default());
-        let export = Rc::new(Echo { shared: Rc::clone(&shared), held: RefCell::default() });
-        let session = Session::new(&export.info(), false, false);
+        let export = Rc::new(Loopback { shared: Rc::clone(&shared), held: RefCell::default() });
+        let session = Session::new(&export.info(), Headers::Simple, false);
         let limits = Limits::default();
         let mut received = ReceiveBuffer::for_handshake();
         received.enlarge().expect("memory");
@@ -158,7 +159,7 @@ impl AsyncWrite for Pipe {
 }
 
 /// Answers a batch when it is kicked.
-struct Echo {
+struct Loopback {
     shared: Rc<Shared>,
     held: RefCell<Vec<(Command<Buffer>, ReplySlot<Buffer>)>>,
 }
@@ -169,7 +170,7 @@ struct Buffer {
     shared: Rc<Shared>,
 }
 
-impl Export for Echo {
+impl Export for Loopback {
     type Buffer = Buffer;
 
     fn info(&self) -> ExportInfo {
