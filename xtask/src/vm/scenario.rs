@@ -50,12 +50,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "the power is cut under load, disks are lost with it: synced files are there, file systems are clean",
         kind: Kind::Power(Power {
             script: include_str!("scenario/power.sh"),
-            // By the script's table: one of RAID 5 and two of RM2, which have a log. Arrays without one are not served
-            // then, unless they are made to.
-            losable: &[&[8, 9, 10, 11], &[12, 13, 14], &[15, 16, 17]],
+            // By the script's table: one of each RAID 5 and two of RM2, which have a log. Arrays without one are not
+            // served then, unless they are made to.
+            losable: &[&[8, 9, 10, 11], &[12, 13, 14], &[15, 16, 17], &[18, 19, 20]],
             cuts_max: u32::MAX,
         }),
-        disks: 18,
+        disks: 23,
         disk_mib: 64,
         time_max: minutes(5),
         ci: true,

@@ -1,18 +1,21 @@
-# One life between two power cuts: arrays of all levels are brought back, every file that was synced before the cut is there, and files are written
-# and synced until the next cut. Variables:
+# One life between two power cuts: arrays of all levels, and one with log devices, are brought back, every file that was
+# synced before the cut is there, and files are written and synced until the next cut. Variables:
 #   ROUND  1 makes the arrays
 #   LOST   disks that are blank instead of what they were, as " 3 17 "
 #   WAIT   yes: the next files wait until what was lost is rebuilt
 # /run/vm/synced has a line "LEVEL FILE SKIP COUNT" for each file that must be there: COUNT blocks of 4 KiB of /run/vm/pool, after SKIP blocks.
 
-all=($(disks 18))
-declare -A members=([raid0]="0 1" [raid1]="2 3" [raid10]="4 5 6 7" [raid5]="8 9 10 11" [rm2]="12 13 14 15 16 17")
-declare -A shape=([raid0]="--level 0" [raid1]="--level 1" [raid10]="--level 10" [raid5]="--level 5 --chunk 16K" [rm2]="--level rm2 --rm2-m 3 --chunk 16K")
-levels=(raid0 raid1 raid10 raid5 rm2)
+all=($(disks 23))
+declare -A members=([raid0]="0 1" [raid1]="2 3" [raid10]="4 5 6 7" [raid5]="8 9 10 11" [rm2]="12 13 14 15 16 17" [logged]="18 19 20")
+# Log devices.
+declare -A logs=([logged]="21 22")
+declare -A shape=([raid0]="--level 0" [raid1]="--level 1" [raid10]="--level 10" [raid5]="--level 5 --chunk 16K" [rm2]="--level rm2 --rm2-m 3 --chunk 16K" [logged]="--level 5 --chunk 16K")
+levels=(raid0 raid1 raid10 raid5 rm2 logged)
 
 lost() { [[ $LOST == *" $1 "* ]]; }
 lost_any() { local slot; for slot in ${members[$1]}; do ! lost "$slot" || return 0; done; return 1; }
 paths() { for slot in ${members[$1]}; do echo "${all[$slot]}"; done; }
+log_paths() { for slot in ${logs[$1]:-}; do echo "${all[$slot]}"; done; }
 present() { for slot in ${members[$1]}; do lost "$slot" || echo "${all[$slot]}"; done; }
 
 bring_back() {
@@ -20,14 +23,14 @@ bring_back() {
     SOCKET=/run/$level.sock CONTROL=/run/$level.ctl
     mkdir -p "$directory"
     if [ "$ROUND" = 1 ]; then
-        "$URAID" create ${shape[$level]} $(paths "$level") >/dev/null
-        serve $(paths "$level")
+        "$URAID" create ${shape[$level]} $(log_paths "$level" | sed 's/^/--log-device /') $(paths "$level") >/dev/null
+        serve $(paths "$level") $(log_paths "$level")
         attach "$device" -unix "$SOCKET" -C 2
         mkfs.ext4 -q "$device"
         mount "$device" "$directory"
         return
     fi
-    serve --degraded $(present "$level")
+    serve --degraded $(present "$level") $(log_paths "$level")
     grep -i recover /run/serve.log || true
     attach "$device" -unix "$SOCKET" -C 2
     # The journal mends what was under way; then nothing is left to mend.
