@@ -45,9 +45,24 @@ pub fn path() -> &'static Path {
     PATH.get_or_init(|| std::env::var_os("URAID_BIN").map_or_else(build, PathBuf::from))
 }
 
+/// A cargo command that builds what it would for a user. Cargo tells the programs that it runs which package they are
+/// of; build scripts of dependencies that look at that would run again, and what depends on them be built again.
+#[must_use]
+pub fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let is_of_package = |name: &OsStr| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(b"CARGO_PKG_") || name.starts_with(b"CARGO_MANIFEST_")
+    };
+    std::env::vars_os().filter(|(name, _)| is_of_package(name)).for_each(|(name, _)| {
+        cargo.env_remove(name);
+    });
+    cargo
+}
+
 /// Builds the release binary and returns where cargo put it.
 fn build() -> PathBuf {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = cargo();
     cargo.args(["build", "--release", "--package", "uraid", "--bin", "uraid", "--message-format", "json"]);
     cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let built = Process::start(cargo).finish(BUILD_TIME_MAX).success();

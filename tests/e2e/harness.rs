@@ -2,13 +2,25 @@
 //! wrote.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 
+use uraid_tests::binary;
 use uraid_tests::image::Random;
 use uraid_tests::nbd::{Client, Command};
 use uraid_tests::placement::{Level, Placement, Rotation, Rows};
 use uraid_tests::process::Process;
 use uraid_tests::run::client_command;
 use uraid_tests::shape;
+
+/// Otherwise build scripts that look at it run anew whenever another program asks, and much is built again.
+#[test]
+fn a_build_is_not_told_who_asks_for_it() {
+    let cargo = binary::cargo();
+    let removed: BTreeSet<_> = cargo.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+    for name in ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION"] {
+        assert!(removed.contains(OsStr::new(name)), "{name} is set, as cargo runs this test");
+    }
+}
 
 /// Chen and Lee, Figure 1: left-symmetric, five disks.
 #[test]

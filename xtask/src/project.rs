@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
+use uraid_tests::binary;
 
 /// The workspace that this program belongs to.
 pub(crate) struct Project {
@@ -26,8 +27,7 @@ impl Project {
 
     /// A cargo command in the workspace.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
+        let mut command = binary::cargo();
         command.args(arguments).current_dir(&self.root);
         command
     }
