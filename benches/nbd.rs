@@ -18,6 +18,7 @@ fn session(headers: Headers) -> Session {
         size_bytes: EXPORT_BYTES,
         block_sizes: BlockSizes::default(),
         read_only: false,
+        rotational: false,
         multi_conn: true,
         trim: true,
         fast_zero: true,

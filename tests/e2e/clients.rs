@@ -1,5 +1,7 @@
 //! Every level with every foreign client: what one writes, another reads, and the members hold it where they should.
 
+use std::os::unix::fs::MetadataExt as _;
+
 use uraid_tests::array::{Array, Content};
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::run::client;
@@ -91,6 +93,19 @@ fn write_patterns_with_qemu_io(uri: &str, image: &mut [u8], chunk: usize) {
     arguments.extend([String::from("-c"), String::from("flush"), uri.to_owned()]);
     let output = client("qemu-io", &arguments).success();
     assert!(!output.text().contains("verification failed"), "{}", output.text());
+}
+
+#[test]
+fn a_server_says_whether_its_members_rotate() {
+    let array = Array::create(&shape::raid1_of_2());
+    let device = array.members()[0].metadata().unwrap().dev();
+    let place = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let queues = ["queue", "../queue"].map(|queue| std::fs::read_to_string(format!("{place}/{queue}/rotational")));
+    let rotates = queues.into_iter().flatten().any(|said| said.trim() == "1");
+    let server = Server::start(&array);
+    let told = client("nbdinfo", ["--json", server.uri()]).success().json();
+    assert_eq!(told["exports"][0]["is_rotational"], rotates, "{place}: {told:#}");
+    let _ = server.stop();
 }
 
 #[test]

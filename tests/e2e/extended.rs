@@ -71,7 +71,10 @@ fn a_tebibyte_is_trimmed_zeroed_and_asked_about_in_one_request() {
             let _ = other.read(TIB as usize / 2, 4096);
             assert_eq!(client.receive(0).expect("a reply").error(), Some(0), "{command:?} of everything");
             assert!(places.iter().all(|&place| is_zero(&mut client, place)), "{command:?} of everything");
-            assert!(map(&mut client).iter().all(|extent| extent.status & 2 == 2), "{command:?}: all is known as zeros");
+            let told = map(&mut client);
+            let unknown = told.iter().filter(|extent| extent.status & 2 == 0).map(|extent| extent.length).sum::<u64>();
+            // Of a piece in which the cache writes something out meanwhile less is known.
+            assert!(unknown <= 32 << 30, "{command:?}: {unknown} bytes are not known as zeros: {told:?}");
             // To the byte.
             write(&mut client, 300 << 30);
             assert_eq!(call(&mut client, command, (300 << 30) + 1, size - (300 << 30) - 1), 0, "{command:?}");

@@ -1,14 +1,15 @@
 //! Clients that take more than their part, of servers that have little.
 
+use std::collections::VecDeque;
 use std::fs;
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::image::{Random, assert_same};
-use uraid_tests::nbd::{Client, Command, error};
+use uraid_tests::nbd::{Client, Command, error, request};
 use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
@@ -101,6 +102,81 @@ fn silent_connections_keep_nobody_out() {
     let size = client("nbdinfo", ["--size", server.uri()]).success();
     assert_eq!(size.text().trim(), array.expected_size().to_string());
     let _ = server.stop();
+}
+
+/// Half of them say nothing, and half of them not all. This end keeps some hundreds of them open, for its own sake.
+#[test]
+fn ten_thousand_half_open_connections_cost_little_and_keep_nobody_out() {
+    let array = Array::create(&shape::raid1_of_3());
+    let server = Server::start(&array);
+    let mut other = server.connect();
+    let data = Random::new(33).bytes(4096);
+    other.write(0, &data);
+    let before = server.memory().resident;
+    let mut half_open = VecDeque::new();
+    for number in 1..=10_000 {
+        let mut stream = UnixStream::connect(server.socket()).unwrap();
+        if number % 2 == 0 {
+            // The server may have closed it already, for others.
+            let _ = stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0");
+        }
+        half_open.push_back(stream);
+        if half_open.len() > 400 {
+            let _ = half_open.pop_front();
+        }
+        if number % 500 == 0 {
+            assert_same(&other.read(0, 4096), &data, "whoever was there");
+            let mut newcomer = server.connect();
+            assert_same(&newcomer.read(0, 4096), &data, "whoever comes");
+            newcomer.disconnect();
+        }
+    }
+    let grown = server.memory().peak.saturating_sub(before);
+    assert!(grown <= 64 << 20, "{grown} bytes more");
+    let _ = server.stop();
+}
+
+/// Sends `message` again and again until the server takes no more of it although others are served.
+fn fill(writer: &Client, other: &mut Client, message: &[u8]) {
+    const MOST: usize = 1 << 30;
+    let mut stream = writer.stream();
+    stream.set_nonblocking(true).unwrap();
+    let (mut sent, mut refusals) = (0, 0);
+    while refusals < 20 {
+        match stream.write(&message[sent % message.len()..]) {
+            Ok(taken) => (sent, refusals) = (sent + taken, 0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                let _ = other.read(0, 512);
+                refusals += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        assert!(sent < MOST, "the server takes in requests whose replies nobody takes");
+    }
+}
+
+#[test]
+fn a_client_that_writes_and_takes_no_replies_stalls_only_itself() {
+    for threads in ["0", "2"] {
+        let array = Array::create(&shape::raid5_of_5_left_symmetric());
+        let server = Server::start_members(&array, array.members(), &["--connection-threads", threads]);
+        let mut other = server.connect();
+        let data = Random::new(34).bytes(MIB);
+        other.write(0, &data);
+        let before = server.memory().resident;
+        let writer = server.connect();
+        let write = [&request(Command::Write, 7, 2 * MIB as u64, 512)[..], &[0x3c; 512]].concat();
+        fill(&writer, &mut other, &write.repeat(64));
+        let grown = server.memory().resident.saturating_sub(before);
+        assert!(grown <= 64 << 20, "{grown} bytes more");
+        assert_same(&other.read(0, MIB), &data, "beside a client that takes no replies");
+        drop(writer);
+        let mut newcomer = server.connect();
+        assert_same(&newcomer.read(2 * MIB, 512), &[0x3c; 512], "what it wrote");
+        newcomer.disconnect();
+        let _ = server.stop();
+        Content::read(&array).assert_consistent("after a client that took no replies");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use crate::project::{Project, eprint_step, run_program};
-use crate::{fuzz, package, reliability, source};
+use crate::{conformance, fuzz, package, reliability, source};
 
 /// Each package of the workspace and the project's packages that it may use. Nothing may use `uraid`, the command line.
 const DIRECTIONS: &[(&str, &[&str])] = &[
@@ -57,6 +57,7 @@ fn failures_of(project: &Project) -> anyhow::Result<Vec<String>> {
     eprint_step("checking the source tree");
     failures.extend(source::check(project)?);
     failures.extend(reliability::check(project).err().map(|error| format!("{error:#}")));
+    failures.extend(conformance::check(project).err().map(|error| format!("{error:#}")));
     eprint_step("checking the directions of dependencies");
     failures.extend(dependency_failures(&project.metadata()?)?);
 

@@ -13,6 +13,7 @@ mod bench;
 mod ci;
 mod circles;
 mod code;
+mod conformance;
 mod counts;
 mod crash;
 mod fuzz;
@@ -70,6 +71,8 @@ enum Command {
     Night(night::Options),
     /// Make the tables of docs/reliability.md again, from what nights counted
     Reliability,
+    /// Make docs/nbd-conformance.md again, of the list of rules and their tests
+    Conformance,
     /// Exactly what continuous integration runs
     Ci,
 }
@@ -102,6 +105,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Package(options) => package::run(&project, options),
         Command::Night(options) => night::run(&project, options),
         Command::Reliability => reliability::write(&project),
+        Command::Conformance => conformance::write(&project),
         Command::Ci => ci::run(&project),
     }
 }

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
+use uraid_io::member::is_rotational;
 use uraid_layout::Bytes;
 use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Listener, Scheme, UnixSocket, descriptors_needed};
 use uraid_serve::server::{self, Options, Reachable, Sockets};
@@ -134,6 +135,8 @@ fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
             maximum_bytes: REQUEST_BYTES_MAX,
         },
         read_only: args.read_only,
+        // Some of any load goes to the slowest.
+        rotational: array.paths.iter().flatten().any(|path| is_rotational(path)),
         ..ExportInfo::new(array.capacity().bytes().0)
     }
 }

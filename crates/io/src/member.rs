@@ -484,12 +484,24 @@ fn sector_size(file: &File) -> Bytes {
     ioctl_blksszget(file).map_or_else(|_| smallest_direct(file), |size| Bytes(u64::from(size)))
 }
 
+/// Whether a device rotates, or the one that a file is on; not where nobody says.
+#[must_use]
+pub fn is_rotational(path: &Path) -> bool {
+    let Ok(metadata) = path.metadata() else { return false };
+    let device = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
+    queue_setting(device, "rotational") == Some(1)
+}
+
 /// The most that a device makes zeros in one operation, which is none of its own where that is 0.
 fn largest_zeroing(file: &File) -> Option<u64> {
-    let device = file.metadata().ok()?.rdev();
+    queue_setting(file.metadata().ok()?.rdev(), "write_zeroes_max_bytes")
+}
+
+/// What the system says of a device's queue.
+fn queue_setting(device: u64, name: &str) -> Option<u64> {
     let place = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has its disk's queue.
-    let queues = ["queue", "../queue"].map(|queue| format!("{place}/{queue}/write_zeroes_max_bytes"));
+    let queues = ["queue", "../queue"].map(|queue| format!("{place}/{queue}/{name}"));
     queues.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
 }
 

@@ -19,6 +19,8 @@ pub struct ExportInfo {
     pub block_sizes: BlockSizes,
     /// Whether commands that would change the export are refused.
     pub read_only: bool,
+    /// Whether it has the characteristics of a disk that rotates, so that clients order requests by their places.
+    pub rotational: bool,
     /// Whether a flush on one connection covers the writes of all.
     pub multi_conn: bool,
     /// Whether [`Command::Trim`](crate::Command::Trim) is understood.
@@ -55,6 +57,7 @@ impl ExportInfo {
             size_bytes,
             block_sizes: BlockSizes::default(),
             read_only: false,
+            rotational: false,
             multi_conn: true,
             trim: true,
             fast_zero: true,

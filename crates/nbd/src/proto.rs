@@ -112,6 +112,7 @@ impl TransmissionFlags {
     pub(crate) const READ_ONLY: Self = Self(1 << 1);
     pub(crate) const SEND_FLUSH: Self = Self(1 << 2);
     pub(crate) const SEND_FUA: Self = Self(1 << 3);
+    pub(crate) const ROTATIONAL: Self = Self(1 << 4);
     pub(crate) const SEND_TRIM: Self = Self(1 << 5);
     pub(crate) const SEND_WRITE_ZEROES: Self = Self(1 << 6);
     pub(crate) const SEND_DF: Self = Self(1 << 7);

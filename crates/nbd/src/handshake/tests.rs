@@ -126,6 +126,15 @@ fn read_only_exports_offer_no_writes() {
 }
 
 #[test]
+fn exports_on_disks_that_rotate_say_so() {
+    let mut handshake = Handshake::new(ExportInfo { rotational: true, ..export() }, Security::Plain);
+    handshake.take_output();
+    handshake.receive(&[CLIENT_FLAGS, &option(1, b"disk")].concat()).unwrap();
+    // As without, and bit 4.
+    assert_eq!(handshake.take_output(), b"\0\0\0\0\0\x10\0\0\x0d\x7d");
+}
+
+#[test]
 fn export_name_pads_for_clients_that_want_it() {
     let mut handshake = Handshake::new(export(), Security::Plain);
     handshake.take_output();

@@ -50,6 +50,7 @@ pub(crate) fn transmission_flags(export: &ExportInfo, headers: Headers, allocati
     let writable = !export.read_only;
     let optional = [
         (export.read_only, F::READ_ONLY),
+        (export.rotational, F::ROTATIONAL),
         (writable, F::SEND_WRITE_ZEROES),
         (writable && export.trim, F::SEND_TRIM),
         (writable && export.fast_zero, F::SEND_FAST_ZERO),

@@ -212,6 +212,16 @@ fn block_status() {
     assert_eq!(encode_extents(&session_with(Headers::Extended), 8192, false, &many).len(), 16 * EXTENTS_MAX);
 }
 
+/// nbdkit, CVE-2025-47711: what has one status is longer than what 32 bits can say, and so is what was asked for, nearly.
+#[test]
+fn cve_2025_47711_an_extent_that_is_longer_than_32_bits() {
+    for length in [u32::MAX, u32::MAX - 511, 1 << 31, 512] {
+        let extents = [Extent { length_bytes: 1 << 40, hole: true, zero: true }];
+        let encoded = encode_extents(&session(), length.into(), false, &extents);
+        assert_eq!(encoded, [length.to_be_bytes(), [0, 0, 0, 3]].concat());
+    }
+}
+
 /// Everything that the decoder says of a stream that arrives in pieces of the given sizes, with the data of writes
 /// dropped.
 fn story(headers: Headers, bytes: &[u8], mut cuts: impl Iterator<Item = usize>) -> Vec<String> {

@@ -69,7 +69,14 @@ fn nbdinfo_reads_what_is_served() {
 fn nbdinfo_sees_a_read_only_export() {
     let server = TestServer::with(Finish::AtOnce, ExportInfo { read_only: true, ..info() }, Limits::default());
     succeed("nbdinfo", &["--is", "read-only", &server.uri]);
+    assert!(!run("nbdinfo", &["--is", "rotational", &server.uri]).status.success());
     assert!(!run("nbdinfo", &["--can", "trim", &server.uri]).status.success());
+}
+
+#[test]
+fn nbdinfo_sees_an_export_that_rotates() {
+    let server = TestServer::with(Finish::AtOnce, ExportInfo { rotational: true, ..info() }, Limits::default());
+    succeed("nbdinfo", &["--is", "rotational", &server.uri]);
 }
 
 #[test]

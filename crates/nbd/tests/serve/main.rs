@@ -2,9 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a step of the set-up that fails is a test that fails")]
 
 mod clients;
+mod cves;
 mod handover;
 mod limits;
 mod memory;
+mod protocol;
 mod requests;
 mod shutdown;
 mod sockets;
