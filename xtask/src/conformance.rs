@@ -12,17 +12,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail, ensure};
 
 use crate::project::{Project, eprint_step};
-use rules::{EXTENDED_HEADERS, PROTOCOL, URI};
-
-/// A rule: the section that has it, itself in a few words, and how things stand.
-struct Rule(&'static str, &'static str, Standing);
-
-enum Standing {
-    /// These tests check it.
-    Checked(&'static [&'static str]),
-    /// Nobody does, and why.
-    Explained(&'static str),
-}
+use rules::{EXTENDED_HEADERS, PROTOCOL, Rule, Standing, URI};
 
 /// Short names of files with tests, which tests' names begin with.
 const FILES: &[(&str, &str)] = &[

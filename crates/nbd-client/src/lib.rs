@@ -2,8 +2,8 @@
 //! replies. Blocking.
 //!
 //! Written from the protocol document alone, and so independent of the server's own codec. It never asks for structured
-//! replies, so a server may send simple ones only; [`extended`] is another client, which has extended headers. Both send
-//! whatever they are told to, right or wrong.
+//! replies, so a server may send simple ones only; [`extended`] is another client, which has extended headers. Both
+//! send whatever they are told to, right or wrong.
 
 pub mod extended;
 

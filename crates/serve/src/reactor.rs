@@ -49,7 +49,6 @@ use crate::recorder::Recorder;
 use crate::spin::Spinner;
 use crate::sweeps::Pace;
 use disowning::Disowning;
-use pieces::Rest;
 use reports::Reports;
 use stop::StopClock;
 
@@ -140,6 +139,12 @@ pub(crate) enum Token {
     Administrator(oneshot::Sender<Result<(), EngineError>>),
     /// The end of [`Reactor::close`].
     Close,
+}
+
+/// What is left of a large command while a piece of it is under way.
+pub(crate) struct Rest {
+    token: Token,
+    command: engine::Command,
 }
 
 impl<D: LiveDisk> Reactor<D> {
@@ -360,7 +365,7 @@ impl<D: LiveDisk> Reactor<D> {
         }
         let turned = self.engine.borrow_mut().turn(&mut Recipients(self));
         self.note_condition();
-        let goes_on = pieces::go_on(self);
+        let goes_on = self.begin_rests();
         self.callers.iter().for_each(Callers::deliver);
         let engine = self.engine.borrow();
         if goes_on || engine.wants_turn() {
@@ -375,6 +380,25 @@ impl<D: LiveDisk> Reactor<D> {
         }
     }
 
+    /// Hands a command to the engine, or the first piece of it.
+    fn begin(&self, token: Token, command: engine::Command) {
+        let mut engine = self.engine.borrow_mut();
+        let (piece, rest) = pieces::cut(command, || engine.geometry().stripe_sectors());
+        let token = match rest {
+            Some(command) => Token::Piece(Box::new(Rest { token, command })),
+            None => token,
+        };
+        engine.submit(token, piece);
+    }
+
+    /// Begins the next pieces of commands whose last ones have been done; whether there are any.
+    fn begin_rests(&self) -> bool {
+        let rests = self.rests.take();
+        let is_any = !rests.is_empty();
+        rests.into_iter().for_each(|Rest { token, command }| self.begin(token, command));
+        is_any
+    }
+
     fn answer(&self, reply: engine::Reply<Token>) {
         let engine::Reply { token, result } = reply;
         let nbd = |error: EngineError| nbd_error(&error);
@@ -385,7 +409,7 @@ impl<D: LiveDisk> Reactor<D> {
             Token::Other(slot) => slot.done(result.map_err(nbd).map(|_| Payload::None)),
             Token::Piece(rest) => match result {
                 Ok(_) => self.rests.borrow_mut().push(*rest),
-                Err(error) => self.answer(engine::Reply { token: rest.into_token(), result: Err(error) }),
+                Err(error) => self.answer(engine::Reply { token: rest.token, result: Err(error) }),
             },
             // The requester may be gone.
             Token::Administrator(reply) => drop(reply.send(result.map(drop))),
@@ -456,7 +480,7 @@ impl<D: LiveDisk> Reactor<D> {
                 let command = command.with_buffer(|| buf.take().expect("reads and writes come with memory"));
                 match for_engine(command, self.unit, |span, may_punch| self.is_fast(span, may_punch)) {
                     Ok(command) => {
-                        pieces::begin(self, Token::Caller(caller, Bytes(len as u64)), command);
+                        self.begin(Token::Caller(caller, Bytes(len as u64)), command);
                     }
                     Err(error) => callers.answer(caller, Err(error), None),
                 }
@@ -524,7 +548,7 @@ impl<D: LiveDisk> Export for Reactor<D> {
             Err(error) => return request.dismiss(Err(error)),
         };
         let token = if request.is_read() { Token::Read } else { Token::Other };
-        pieces::begin(self, token(request), command);
+        self.begin(token(request), command);
     }
 
     fn kick(&self) {

@@ -1,10 +1,19 @@
 //! The rules, in the order of the documents, and what checks each.
 //!
-//! A test is named by the short name of its file, see [`FILES`](super::FILES), and its own. `handshake`, `transmission`
+//! A test is named by the short name of its file, as the list of files has it, and its own. `handshake`, `transmission`
 //! and `extended` hold the codec against bytes written down from the document; the others are about a running server.
 
-use super::Rule;
-use super::Standing::{Checked, Explained};
+use Standing::{Checked, Explained};
+
+/// A rule: the section that has it, itself in a few words, and how things stand.
+pub(super) struct Rule(pub(super) &'static str, pub(super) &'static str, pub(super) Standing);
+
+pub(super) enum Standing {
+    /// These tests check it.
+    Checked(&'static [&'static str]),
+    /// Nobody does, and why.
+    Explained(&'static str),
+}
 
 /// `doc/proto.md`, without what its branch for extended headers adds.
 pub(super) const PROTOCOL: &[Rule] = &[

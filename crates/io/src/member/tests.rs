@@ -191,7 +191,7 @@ mod mount {
 
     #[test]
     fn a_device_is_not_in_memory_though_its_name_is() {
-        let file_system = fstatfs(std::fs::File::open("/dev").unwrap()).unwrap();
+        let file_system = fstatfs(File::open("/dev").unwrap()).unwrap();
         assert_eq!(file_system.f_type, TMPFS_MAGIC, "this proves nothing where /dev is not in memory");
         assert!(!on_loop_device(512).is_in_memory());
     }

@@ -212,7 +212,8 @@ fn block_status() {
     assert_eq!(encode_extents(&session_with(Headers::Extended), 8192, false, &many).len(), 16 * EXTENTS_MAX);
 }
 
-/// nbdkit, CVE-2025-47711: what has one status is longer than what 32 bits can say, and so is what was asked for, nearly.
+/// nbdkit, CVE-2025-47711: what has one status is longer than what 32 bits can say, and so, nearly, is what was asked
+/// for.
 #[test]
 fn cve_2025_47711_an_extent_that_is_longer_than_32_bits() {
     for length in [u32::MAX, u32::MAX - 511, 1 << 31, 512] {

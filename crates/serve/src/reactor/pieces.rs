@@ -5,46 +5,14 @@
 use uraid_io::engine;
 use uraid_layout::{Bytes, Lba, SECTOR_BYTES, Sectors};
 
-use super::{Reactor, Token};
-use crate::disk::LiveDisk;
-
 /// The largest piece.
 const PIECE_MAX: Bytes = Bytes(1 << 32);
 
-/// What is left of a command while a piece of it is under way.
-pub(crate) struct Rest {
-    token: Token,
-    command: engine::Command,
-}
-
-impl Rest {
-    /// Who waits for the command.
-    pub(super) fn into_token(self) -> Token {
-        self.token
-    }
-}
-
-/// Hands a command to the engine, or the first piece of it.
-pub(super) fn begin<D: LiveDisk>(reactor: &Reactor<D>, token: Token, command: engine::Command) {
-    let mut engine = reactor.engine.borrow_mut();
-    let (piece, rest) = cut(command, || engine.geometry().stripe_sectors());
-    let token = match rest {
-        Some(command) => Token::Piece(Box::new(Rest { token, command })),
-        None => token,
-    };
-    engine.submit(token, piece);
-}
-
-/// Begins the next pieces of commands whose last ones have been done; whether there are any.
-pub(super) fn go_on<D: LiveDisk>(reactor: &Reactor<D>) -> bool {
-    let rests = reactor.rests.take();
-    let is_any = !rests.is_empty();
-    rests.into_iter().for_each(|Rest { token, command }| begin(reactor, token, command));
-    is_any
-}
-
 /// The first piece of a command, and what is left. Pieces end where parity stripes do, which are so long.
-fn cut(command: engine::Command, stripe: impl FnOnce() -> Sectors) -> (engine::Command, Option<engine::Command>) {
+pub(super) fn cut(
+    command: engine::Command,
+    stripe: impl FnOnce() -> Sectors,
+) -> (engine::Command, Option<engine::Command>) {
     use engine::Command::{WriteZeroes, ZeroBytes};
     match command {
         WriteZeroes { lba, len, fua, may_punch } if len.bytes() > PIECE_MAX => {
