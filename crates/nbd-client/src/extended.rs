@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use super::{
-    CLIENT_FLAGS, Command, Export, OPTION_GO, OPTION_MAGIC, REPLY_ACK, REPLY_INFO, Result, connect, expect, greet, io,
-    take, take_reply,
+    CLIENT_FLAGS, Command, Export, OPTION_GO, REPLY_ACK, REPLY_INFO, Result, beginning, connect, expect, greet, io,
+    option, take, take_reply,
 };
 
 /// The flag of a request of which `length` is that of what follows it.
@@ -102,13 +102,8 @@ impl ExtendedClient {
     /// # Errors
     /// If the connection fails.
     pub fn send(&mut self, flags: u16, command: Command, offset: u64, length: u64, payload: &[u8]) -> Result<()> {
-        let mut message = EXTENDED_REQUEST_MAGIC.to_be_bytes().to_vec();
-        message.extend(flags.to_be_bytes());
-        message.extend((command as u16).to_be_bytes());
-        message.extend(self.next_cookie.to_be_bytes());
-        message.extend(offset.to_be_bytes());
-        message.extend(length.to_be_bytes());
-        message.extend(payload);
+        let beginning = beginning(EXTENDED_REQUEST_MAGIC, flags, command, self.next_cookie, offset);
+        let message = [&beginning[..], &length.to_be_bytes(), payload].concat();
         self.stream.write_all(&message).map_err(io(|| format!("can't send a {command:?}")))
     }
 
@@ -162,9 +157,4 @@ impl Chunk {
             _ => None,
         }
     }
-}
-
-fn option(number: u32, data: &[u8]) -> Vec<u8> {
-    let length = u32::try_from(data.len()).expect("options are short").to_be_bytes();
-    [OPTION_MAGIC, &number.to_be_bytes()[..], &length, data].concat()
 }

@@ -252,12 +252,19 @@ fn succeeded(error: u32) -> Result<()> {
 
 fn header(flags: u16, command: Command, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST_BYTES] {
     let mut bytes = [0; REQUEST_BYTES];
-    bytes[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    bytes[..24].copy_from_slice(&beginning(REQUEST_MAGIC, flags, command, cookie, offset));
+    bytes[24..].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+/// What every form of a request has before the length.
+fn beginning(magic: u32, flags: u16, command: Command, cookie: u64, offset: u64) -> [u8; 24] {
+    let mut bytes = [0; 24];
+    bytes[..4].copy_from_slice(&magic.to_be_bytes());
     bytes[4..6].copy_from_slice(&flags.to_be_bytes());
     bytes[6..8].copy_from_slice(&(command as u16).to_be_bytes());
     bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
-    bytes[16..24].copy_from_slice(&offset.to_be_bytes());
-    bytes[24..].copy_from_slice(&length.to_be_bytes());
+    bytes[16..].copy_from_slice(&offset.to_be_bytes());
     bytes
 }
 
@@ -307,15 +314,15 @@ fn take_reply(stream: &mut impl Read) -> Result<(u32, u32, Vec<u8>)> {
 fn opening(export: &str) -> Result<Vec<u8>> {
     let name = u32::try_from(export.len()).ok().filter(|&length| length <= 4096);
     let name = name.ok_or_else(|| ClientError::Server("an export's name has at most 4096 bytes".into()))?;
-    let mut bytes = CLIENT_FLAGS.to_be_bytes().to_vec();
-    bytes.extend_from_slice(OPTION_MAGIC);
-    bytes.extend_from_slice(&OPTION_GO.to_be_bytes());
-    bytes.extend_from_slice(&(4 + name + 4).to_be_bytes());
-    bytes.extend_from_slice(&name.to_be_bytes());
-    bytes.extend_from_slice(export.as_bytes());
-    bytes.extend_from_slice(&1_u16.to_be_bytes());
-    bytes.extend_from_slice(&INFO_BLOCK_SIZE.to_be_bytes());
-    Ok(bytes)
+    let wanted = [1_u16.to_be_bytes(), INFO_BLOCK_SIZE.to_be_bytes()].concat();
+    let data = [&name.to_be_bytes(), export.as_bytes(), &wanted].concat();
+    Ok([&CLIENT_FLAGS.to_be_bytes()[..], &option(OPTION_GO, &data)].concat())
+}
+
+/// An option with its data.
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(data.len()).expect("options are short").to_be_bytes();
+    [OPTION_MAGIC, &number.to_be_bytes()[..], &length, data].concat()
 }
 
 impl Export {

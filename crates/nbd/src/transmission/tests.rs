@@ -66,12 +66,17 @@ fn a_read_as_the_document_has_it() {
 
 #[test]
 fn every_command_with_its_flags() {
+    assert_commands(session(), 0, request);
+}
+
+/// Every command, in the form of request of a session, in which writes have the flag `payload`.
+fn assert_commands(session: Session, payload: u16, request: impl Fn(u16, u16, u64, u32) -> Vec<u8>) {
     let span = Span { offset_bytes: 4096, length_bytes: 512 };
-    let decoded = |flags, kind| decode(session(), &request(flags, kind, 4096, 512));
+    let decoded = |flags, kind| decode(session, &request(flags, kind, 4096, 512));
     assert_eq!(decoded(FUA, 0), Ok(Command::Read { span, buffer: () }));
     assert_eq!(decoded(DF, 0), Ok(Command::Read { span, buffer: () }));
-    assert_eq!(decoded(0, 1), Ok(Command::Write { span, buffer: (), fua: false }));
-    assert_eq!(decoded(FUA, 1), Ok(Command::Write { span, buffer: (), fua: true }));
+    assert_eq!(decoded(payload, 1), Ok(Command::Write { span, buffer: (), fua: false }));
+    assert_eq!(decoded(FUA | payload, 1), Ok(Command::Write { span, buffer: (), fua: true }));
     assert_eq!(decoded(FUA, 4), Ok(Command::Trim { span, fua: true }));
     assert_eq!(decoded(0, 5), Ok(Command::Cache { span }));
     assert_eq!(decoded(0, 6), Ok(Command::WriteZeroes { span, fua: false, no_hole: false, fast: false }));
@@ -81,9 +86,9 @@ fn every_command_with_its_flags() {
     );
     assert_eq!(decoded(0, 7), Ok(Command::BlockStatus { span, one: false }));
     assert_eq!(decoded(REQ_ONE, 7), Ok(Command::BlockStatus { span, one: true }));
-    assert_eq!(decode(session(), &request(0, 3, 0, 0)), Ok(Command::Flush));
+    assert_eq!(decode(session, &request(0, 3, 0, 0)), Ok(Command::Flush));
     let mut disconnect = &request(0, 2, 0, 0)[..];
-    assert_eq!(Decoder::new(session()).next(&mut disconnect).unwrap(), Some(Received::Disconnect));
+    assert_eq!(Decoder::new(session).next(&mut disconnect).unwrap(), Some(Received::Disconnect));
 }
 
 #[test]

@@ -170,24 +170,20 @@ impl Reply {
 }
 
 pub(crate) fn request(flags: u16, kind: u16, cookie: u64, offset_bytes: u64, length_bytes: u32) -> Vec<u8> {
-    let mut bytes = b"\x25\x60\x95\x13".to_vec();
-    bytes.extend(flags.to_be_bytes());
-    bytes.extend(kind.to_be_bytes());
-    bytes.extend(cookie.to_be_bytes());
-    bytes.extend(offset_bytes.to_be_bytes());
-    bytes.extend(length_bytes.to_be_bytes());
-    bytes
+    let beginning = beginning(b"\x25\x60\x95\x13", flags, kind, cookie, offset_bytes);
+    [beginning, length_bytes.to_be_bytes().to_vec()].concat()
 }
 
 /// The same with extended headers.
 pub(crate) fn extended_request(flags: u16, kind: u16, cookie: u64, offset_bytes: u64, length_bytes: u64) -> Vec<u8> {
-    let mut bytes = b"\x21\xe4\x1c\x71".to_vec();
-    bytes.extend(flags.to_be_bytes());
-    bytes.extend(kind.to_be_bytes());
-    bytes.extend(cookie.to_be_bytes());
-    bytes.extend(offset_bytes.to_be_bytes());
-    bytes.extend(length_bytes.to_be_bytes());
-    bytes
+    let beginning = beginning(b"\x21\xe4\x1c\x71", flags, kind, cookie, offset_bytes);
+    [beginning, length_bytes.to_be_bytes().to_vec()].concat()
+}
+
+/// What both forms of a request have before the length.
+fn beginning(magic: &[u8; 4], flags: u16, kind: u16, cookie: u64, offset_bytes: u64) -> Vec<u8> {
+    let (flags, kind) = (flags.to_be_bytes(), kind.to_be_bytes());
+    [magic, &flags[..], &kind, &cookie.to_be_bytes(), &offset_bytes.to_be_bytes()].concat()
 }
 
 impl Client {

@@ -41,20 +41,9 @@ fn a_write_as_the_document_has_it() {
 
 #[test]
 fn every_command_with_its_flags() {
-    let span = Span { offset_bytes: 4096, length_bytes: 512 };
-    let decoded = |flags, kind| decode(session(), &request(flags, kind, 4096, 512));
-    assert_eq!(decoded(DF, 0), Ok(Command::Read { span, buffer: () }));
-    assert_eq!(decoded(FUA | PAYLOAD_LEN, 1), Ok(Command::Write { span, buffer: (), fua: true }));
-    assert_eq!(decoded(FUA, 4), Ok(Command::Trim { span, fua: true }));
-    assert_eq!(decoded(0, 5), Ok(Command::Cache { span }));
-    assert_eq!(
-        decoded(NO_HOLE | FAST_ZERO, 6),
-        Ok(Command::WriteZeroes { span, fua: false, no_hole: true, fast: true })
-    );
-    assert_eq!(decoded(REQ_ONE, 7), Ok(Command::BlockStatus { span, one: true }));
-    assert_eq!(decode(session(), &request(0, 3, 0, 0)), Ok(Command::Flush));
-    let mut disconnect = &request(0, 2, 0, 0)[..];
-    assert_eq!(Decoder::new(session()).next(&mut disconnect).unwrap(), Some(Received::Disconnect));
+    assert_commands(session(), PAYLOAD_LEN, |flags, kind, offset_bytes, length_bytes| {
+        request(flags, kind, offset_bytes, length_bytes.into())
+    });
 }
 
 #[test]
