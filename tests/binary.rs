@@ -39,9 +39,18 @@ pub fn examine(members: &[PathBuf]) -> Value {
     uraid(words.chain(members.iter().map(|member| member.as_os_str()))).success().json()
 }
 
+static PATH: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has this be the binary under test.
+///
+/// # Panics
+/// If another one is already.
+pub fn choose(path: PathBuf) {
+    assert!(*PATH.get_or_init(|| path.clone()) == path, "one binary is tested at a time");
+}
+
 /// Where the binary under test is.
 pub fn path() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| std::env::var_os("URAID_BIN").map_or_else(build, PathBuf::from))
 }
 

@@ -1,10 +1,8 @@
 //! `cargo xtask bench`: the package `uraid-bench`, built with optimisation and run.
 
 use std::ffi::OsString;
-use std::path::Path;
 use std::process::Command;
 
-use anyhow::Context as _;
 use clap::Args;
 
 use crate::project::{Project, run_program};
@@ -22,9 +20,7 @@ pub(crate) struct Options {
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let packages = ["--package", "uraid", "--package", "uraid-bench"];
     run_program(project.cargo(&["build", "--release", "--quiet"]).args(packages))?;
-    let metadata = project.metadata()?;
-    let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
-    let release = Path::new(target).join("release");
+    let release = project.target()?.join("release");
     let mut bench = Command::new(release.join("uraid-bench"));
     if std::env::var_os("URAID_BIN").is_none() {
         // It is built already; alone it would be built once more, with fewer features of its dependencies.

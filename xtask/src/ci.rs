@@ -27,7 +27,7 @@ const STEPS: &[Step] = &[
     ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(200_000, draw)))),
     ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),
     ("planted bugs", |project, draw| done(mutants::run(project, &mutants::Options::sample(draw, 1)))),
-    ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(30, draw)))),
+    ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(30, draw).checked()))),
     ("fuzz", |project, _| done(fuzz::run(project, &fuzz::Options::seconds(60)))),
     ("virtual machines", |project, draw| done(vm::run(project, &vm::Options::ci(draw)))),
 ];

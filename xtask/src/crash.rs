@@ -3,6 +3,7 @@
 //! A failure names its workload, when the power went, what was left and who was lost, and the command that shows it
 //! again.
 
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -59,9 +60,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     }
     arguments.extend(options.level.iter().map(|level| format!("level={level}")));
     arguments.extend(options.only.iter().map(|only| format!("only={only}")));
-    let mut command =
-        project.cargo(&["run", "--quiet", "--profile=checked", "--package", "uraid-sim", "--bin", "uraid-crash", "--"]);
-    counts::run(command.args(arguments))
+    counts::run(Command::new(project.checked("uraid-crash")?).args(arguments))
 }
 
 fn hours(text: &str) -> Result<Duration, String> {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use crate::counts::{Counts, Failed};
+use crate::package;
 use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
 
@@ -48,11 +49,7 @@ impl Options {
 /// Runs the targets, and returns how many inputs each has tried; an error when one finds something.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     packages::ensure(packages::FUZZ, true)?;
-    if project.cargo(&["fuzz", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success() {
-        eprint_step("cargo-fuzz is installed");
-    } else {
-        run_program(&mut project.cargo(&["install", "cargo-fuzz", "--locked", "--quiet"]))?;
-    }
+    package::ensure_tool(project, "cargo-fuzz")?;
     run_program(&mut fuzz(project, "build"))?;
     let targets = if options.target.is_empty() { all(project)? } else { options.target.clone() };
     let outcomes: Vec<anyhow::Result<Output>> = std::thread::scope(|scope| {

@@ -6,12 +6,13 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::Args;
+use uraid_tests::binary;
 use uraid_tests::kills::{Counts, Cycle};
 use uraid_tests::run::is_installed;
 use uraid_tests::shape::{self, Shape};
 
 use crate::counts;
-use crate::project::{Project, eprint_step, run_program};
+use crate::project::{Profile, Project, eprint_step};
 
 /// How long nothing is said.
 const SAY_EVERY: Duration = Duration::from_secs(60);
@@ -31,12 +32,20 @@ pub(crate) struct Options {
     /// The first array's seed; the next array's is one more
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// How the server is built, unless URAID_BIN names one
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
 }
 
 impl Options {
     /// So many kills, of arrays that follow from `seed`.
     pub(crate) fn rounds(rounds: u64, seed: u64) -> Self {
-        Self { rounds, hours: None, level: Vec::new(), seed }
+        Self { rounds, hours: None, level: Vec::new(), seed, profile: Profile::Release }
+    }
+
+    /// The same, with assertions.
+    pub(crate) fn checked(self) -> Self {
+        Self { profile: Profile::Checked, ..self }
     }
 
     /// As many kills as there is time for, of other arrays each time.
@@ -53,7 +62,7 @@ impl Options {
 /// place.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<counts::Counts> {
     if std::env::var_os("URAID_BIN").is_none() {
-        run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
+        binary::choose(project.server(options.profile)?);
     }
     let shapes = shapes(&options.level);
     let has_fio = is_installed("fio");

@@ -44,7 +44,7 @@ struct Arguments {
 enum Command {
     /// Check formatting, clippy, docs, dependency directions and the source tree's rules
     Lint,
-    /// Install what the tests need (as root), build the release binary, run every test
+    /// Install what the tests need (as root), build the server, run every test
     Test(test::Options),
     /// Measure the server beside its peers
     Bench(bench::Options),

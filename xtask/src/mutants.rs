@@ -1,5 +1,7 @@
 //! `cargo xtask mutants`: bugs planted one at a time, and who notices.
 
+use std::process::Command;
+
 use clap::Args;
 use serde_json::Value;
 
@@ -41,19 +43,7 @@ impl Options {
 /// Plants each bug; an error when nobody notices one.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     let tests = engine_tests(project)?.into_iter().map(|program| format!("tests={program}"));
-    let arguments = [
-        "run",
-        "--quiet",
-        "--profile=checked",
-        "--package",
-        "uraid-sim",
-        "--features",
-        "mutants",
-        "--bin",
-        "mutants",
-        "--",
-    ];
-    let mut command = project.cargo(&arguments);
+    let mut command = Command::new(project.checked("uraid-mutants")?);
     command.args([format!("seeds={}", options.seeds), format!("states={}", options.states)]).args(tests);
     command.arg(format!("killers={}", project.root().join("crates/sim/killers.txt").display()));
     command.args(options.note.then_some("note"));
@@ -61,23 +51,14 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     counts::run(command.args(&options.names))
 }
 
-/// Builds the engine's own tests, in which bugs can be planted too: the programs.
+/// Builds the engine's own tests: the programs.
 fn engine_tests(project: &Project) -> anyhow::Result<Vec<String>> {
-    let arguments = [
-        "test",
-        "--quiet",
-        "--profile=checked",
-        "--package",
-        "uraid-io",
-        "--features",
-        "mutants",
-        "--lib",
-        "--test",
-        "engine",
-    ];
+    let arguments = ["test", "--quiet", "--workspace", "--profile=checked", "--lib", "--test", "engine"];
     let mut command = project.cargo(&arguments);
     eprint_step("building the engine's tests");
     let printed = output(command.args(["--no-run", "--message-format", "json"]))?;
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    Ok(messages.filter_map(|message| Some(message["executable"].as_str()?.to_owned())).collect())
+    let is_engine = |message: &Value| ["uraid_io", "engine"].iter().any(|name| message["target"]["name"] == *name);
+    let program = |message: Value| Some(message["executable"].as_str()?.to_owned());
+    Ok(messages.filter(is_engine).filter_map(program).collect())
 }

@@ -39,9 +39,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     for tool in ["cargo-deb", "cargo-cyclonedx"] {
         ensure_tool(project, tool)?;
     }
-    let metadata = project.metadata()?;
-    let target = Path::new(metadata["target_directory"].as_str().context("cargo names the target directory")?);
-    let directory = target.join("package");
+    let directory = project.target()?.join("package");
     if options.twice {
         // A clone has nothing else.
         ensure!(source_is_committed(project)?, "there are changes that are not committed: --twice compares commits");
@@ -69,12 +67,13 @@ fn source_is_committed(project: &Project) -> anyhow::Result<bool> {
     Ok(output(&mut git)?.is_empty())
 }
 
-/// Installs a command of cargo, where it is not there.
+/// Installs a command of cargo, where it is not there; without optimisation, which would take minutes more than it
+/// saves.
 pub(crate) fn ensure_tool(project: &Project, tool: &str) -> anyhow::Result<()> {
     if is_installed(project, tool) {
         return Ok(());
     }
-    run_program(&mut project.cargo(&["install", tool, "--locked", "--quiet"]))
+    run_program(&mut project.cargo(&["install", tool, "--locked", "--quiet", "--debug"]))
 }
 
 /// Whether cargo has a command.

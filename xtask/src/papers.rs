@@ -1,5 +1,7 @@
 //! `cargo xtask papers`: the papers' tables and figures, computed again in full, into `docs/papers`.
 
+use std::process::Command;
+
 use clap::Args;
 
 use crate::project::{Project, run_program};
@@ -17,7 +19,6 @@ pub(crate) struct Options {
 
 /// Computes and writes them.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
-    let arguments =
-        ["run", "--quiet", "--profile=checked", "--package", "uraid-model", "--bin", "uraid-papers", "--", DIRECTORY];
-    run_program(project.cargo(&arguments).args(&options.papers))
+    let mut papers = Command::new(project.checked("uraid-papers")?);
+    run_program(papers.current_dir(project.root()).arg(DIRECTORY).args(&options.papers))
 }

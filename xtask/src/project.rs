@@ -4,8 +4,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum;
 use serde_json::Value;
 use uraid_tests::binary;
+
+/// How the server is built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Profile {
+    /// As users build it
+    #[default]
+    Release,
+    /// As tests build it, with assertions
+    Checked,
+}
 
 /// The workspace that this program belongs to.
 pub(crate) struct Project {
@@ -42,6 +53,31 @@ impl Project {
     pub(crate) fn metadata_of_all(&self) -> anyhow::Result<Value> {
         let output = output(&mut self.cargo(&["metadata", "--locked", "--format-version", "1"]))?;
         serde_json::from_str(&output).context("cargo metadata prints JSON")
+    }
+
+    /// Where cargo puts what it builds.
+    pub(crate) fn target(&self) -> anyhow::Result<PathBuf> {
+        let metadata = self.metadata()?;
+        let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
+        Ok(target.into())
+    }
+
+    /// Builds the server: its path.
+    pub(crate) fn server(&self, profile: Profile) -> anyhow::Result<PathBuf> {
+        if profile == Profile::Checked {
+            return self.checked("uraid");
+        }
+        run_program(&mut self.cargo(&["build", "--release", "--package", "uraid"]))?;
+        Ok(self.target()?.join("release/uraid"))
+    }
+
+    /// Builds a program as tests build it: its path. It is built as a part of the workspace and beside a small test, so
+    /// that libraries have the features that tests ask for; without, many would be built again for tests.
+    pub(crate) fn checked(&self, program: &str) -> anyhow::Result<PathBuf> {
+        let (bin, beside) = (["--bin", program], ["--test", "allocations"]);
+        let mut build = self.cargo(&["build", "--workspace", "--profile=checked"]);
+        run_program(build.args(bin).args(beside))?;
+        Ok(self.target()?.join("checked").join(program))
     }
 
     /// The commit's full number.

@@ -70,9 +70,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     let commit = commit(project)?;
     eprint_step(&format!("seeds {start}..{end} at commit {commit}"));
     let numbers = [start, end, options.minutes, threads as u64].map(|number| number.to_string());
-    let mut command = project.cargo(&["run", "--quiet", "--profile=checked", "--package", "uraid-sim", "--"]);
-    command.args(numbers);
-    counts::run(&mut command).with_context(|| format!("seeds failed at commit {commit}"))
+    let mut command = Command::new(project.checked("uraid-sim")?);
+    counts::run(command.args(numbers)).with_context(|| format!("seeds failed at commit {commit}"))
 }
 
 /// Which commit this is, and whether the work tree is another.

@@ -2,6 +2,7 @@
 //!
 //! A failure names its case and the command that shows it again.
 
+use std::process::Command;
 use std::thread;
 
 use anyhow::Context as _;
@@ -42,7 +43,5 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     arguments.extend(options.level.iter().map(|level| format!("level={level}")));
     arguments.extend(options.only.iter().map(|only| format!("only={only}")));
     arguments.extend(options.sample.iter().map(|sample| format!("sample={sample}")));
-    let mut command =
-        project.cargo(&["run", "--quiet", "--profile=checked", "--package", "uraid-sim", "--bin", "uraid-sweep", "--"]);
-    counts::run(command.args(arguments))
+    counts::run(Command::new(project.checked("uraid-sweep")?).args(arguments))
 }

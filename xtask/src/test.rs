@@ -14,7 +14,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::packages;
-use crate::project::{Project, eprint_step, run_program};
+use crate::project::{Profile, Project, eprint_step, run_program};
 
 /// What to test and whether packages may be installed.
 #[derive(Args, Default)]
@@ -32,10 +32,7 @@ pub(crate) struct Options {
 /// are built and run, which compute.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     packages::ensure(packages::TESTS, !options.no_install)?;
-    run_program(&mut project.cargo(&["build", "--workspace", "--profile=checked", "--bin", "uraid"]))?;
-    let metadata = project.metadata()?;
-    let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
-    let uraid = Path::new(target).join("checked/uraid");
+    let uraid = project.server(Profile::Checked)?;
     let end_to_end = binaries(project, &["--test", "e2e"])?;
     let left_out = why_not_mount();
     if let Some(reason) = left_out {

@@ -20,7 +20,7 @@ use self::power::Cuts;
 use self::scenario::{Kind, Power, SCENARIOS, Scenario, minutes};
 use crate::counts::Counts;
 use crate::packages;
-use crate::project::{Project, eprint_step, run_program};
+use crate::project::{Profile, Project, eprint_step};
 
 mod bench;
 mod kernel;
@@ -54,7 +54,10 @@ pub(crate) struct Options {
     /// How many scenarios run at a time [default: one for each core, at most 4]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Plant this bug (see `cargo xtask mutants`): scenarios must fail then
+    /// How the server is built
+    #[arg(long, value_enum, default_value_t)]
+    profile: Profile,
+    /// Plant this bug (see `cargo xtask mutants`): scenarios must fail then; it takes the checked profile
     #[arg(long, value_name = "BUG")]
     plant: Option<String>,
     /// Never install packages, not even as root: name what is missing and fail
@@ -78,13 +81,13 @@ enum Command {
 impl Options {
     /// What continuous integration runs; `seed` decides what is lost, and when.
     pub(crate) fn ci(seed: u64) -> Self {
-        Self { ci: true, cuts: 1, seed, ..Self::at_length() }
+        Self { ci: true, cuts: 1, seed, profile: Profile::Checked, ..Self::at_length() }
     }
 
     /// Every scenario, and many power cuts.
     pub(crate) fn at_length() -> Self {
-        let (command, scenarios, jobs, plant) = (None, Vec::new(), None, None);
-        Self { command, scenarios, ci: false, cuts: 20, seed: 1, jobs, plant, no_install: false }
+        let (command, scenarios, jobs, profile, plant) = (None, Vec::new(), None, Profile::Release, None);
+        Self { command, scenarios, ci: false, cuts: 20, seed: 1, jobs, profile, plant, no_install: false }
     }
 }
 
@@ -103,10 +106,8 @@ struct Lab {
 /// When a package is missing or a scenario failed: with the end of its console log and the command that repeats it.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     packages::ensure(packages::VM, !options.no_install)?;
-    let metadata = project.metadata()?;
-    let target = Path::new(metadata["target_directory"].as_str().context("cargo metadata names the target directory")?);
-    let uraid = build(project, target, options.plant.is_some())?;
-    let directory = target.join("vm");
+    let uraid = project.server(if options.plant.is_some() { Profile::Checked } else { options.profile })?;
+    let directory = project.target()?.join("vm");
     let kernel = Kernel::prepare(&directory.join("cache"))?;
     let cuts = Cuts { count: options.cuts, seed: options.seed };
     let lab = Lab { kernel, uraid, directory, cuts, planted: options.plant.clone() };
@@ -126,17 +127,6 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
         }
     }
     Ok(Counts::new())
-}
-
-/// Builds the program that is tried, in a directory of its own where bugs can be planted in it.
-fn build(project: &Project, target: &Path, plants: bool) -> anyhow::Result<PathBuf> {
-    let mut command = project.cargo(&["build", "--release", "--package", "uraid"]);
-    let target = if plants { target.join("mutants") } else { target.to_owned() };
-    if plants {
-        command.args(["--features", "uraid-io/mutants", "--target-dir"]).arg(&target);
-    }
-    run_program(&mut command)?;
-    Ok(target.join("release/uraid"))
 }
 
 fn chosen(options: &Options) -> Vec<&'static Scenario> {

@@ -526,7 +526,6 @@ impl Lease {
     ///
     /// # Panics
     /// When the lengths differ.
-    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn copy_to(&self, target: &mut [u8]) {
         assert_eq!(target.len(), self.len(), "a lease is read whole");
         // SAFETY: the range is inside the block, which the lease keeps alive; `Buf` hands out no exclusive reference

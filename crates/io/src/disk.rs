@@ -16,7 +16,6 @@
 mod deadline;
 pub mod laggards;
 mod latency;
-#[cfg(any(test, feature = "testing"))]
 mod mem;
 mod operation;
 mod place;
@@ -30,7 +29,6 @@ use crate::error::Error;
 
 pub(crate) use deadline::{Deadline, Entries, Late, OpId};
 pub use latency::Latencies;
-#[cfg(any(test, feature = "testing"))]
 pub use mem::{Counters, Fault, MemDisk, Order};
 pub(crate) use operation::SEGMENTS_MAX;
 pub use operation::{Completion, DiskError, DiskOp, OpInfo, OpKind, OpName, Segments};

@@ -1,13 +1,13 @@
 //! Runs layout plans on member files and devices: buffers, parity, locks, cache, superblocks, engine.
 
 /// Whether a planted bug is on: see `mutant`.
-#[cfg(feature = "mutants")]
+#[cfg(debug_assertions)]
 macro_rules! planted {
     ($name:ident) => {
         $crate::mutant::is_planted($crate::mutant::Mutant::$name)
     };
 }
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(debug_assertions))]
 macro_rules! planted {
     ($name:ident) => {
         false
@@ -28,7 +28,6 @@ pub mod histogram;
 pub mod log_device;
 mod lost;
 pub mod member;
-#[cfg(feature = "mutants")]
 pub mod mutant;
 mod signature;
 pub mod superblock;

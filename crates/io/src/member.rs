@@ -1,12 +1,14 @@
 //! One member: a regular file or a block device, opened, locked and measured.
 //!
 //! A [`Member`] holds an advisory lock for as long as it lives: exclusive to write, shared to read, so that two
-//! processes of ours never write the same array. It bypasses the page cache where the file system allows that. It knows
+//! processes of ours never write the same array, also where one has a file and the other a loop device that is made of
+//! it. It bypasses the page cache where the file system allows that. It knows
 //! nothing of what the member contains.
 
 mod create;
 mod error;
 mod lock;
+mod loops;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
@@ -63,6 +65,8 @@ pub struct FileId {
 #[derive(Debug)]
 pub struct Member {
     file: File,
+    /// The same bytes by other names.
+    others: Vec<File>,
     path: PathBuf,
     id: FileId,
     access: Access,
@@ -83,6 +87,7 @@ impl Member {
         let id = FileId { device: 0, inode: 0 };
         Self {
             file,
+            others: Vec::new(),
             path,
             id,
             access,
@@ -165,7 +170,16 @@ impl Member {
         let fail = |action| move |source| MemberError::Io { path: path.into(), action, source };
         let metadata = file.metadata().map_err(fail("examine it"))?;
         let is_device = metadata.file_type().is_block_device();
+        if access == Access::ReadWrite && is_device && is_read_only(metadata.rdev()) {
+            return Err(fail("write to it, as the device is set read-only")(Errno::ACCESS.into()));
+        }
+        let beneath = if is_device { loops::lock_beneath(path, metadata.rdev(), access, wait)? } else { None };
+        let above = if access == Access::ReadWrite { loops::claim_above(path, wait)? } else { Vec::new() };
+        let others = beneath.into_iter().chain(above).collect();
         let size = size_of(&file, is_device).map_err(fail("find its size"))?;
+        if is_device && size == Bytes(0) {
+            return Err(fail("find anything on it")(Errno::NOMEDIUM.into()));
+        }
         // A device has its name in /dev, which is in memory, and nothing else there.
         let file_system = fstatfs(&file).ok().filter(|_| !is_device).map(|told| told.f_type);
         let is_in_memory = file_system == Some(TMPFS_MAGIC);
@@ -173,6 +187,7 @@ impl Member {
         let member = Self {
             alignment: alignment(&file, is_direct),
             file,
+            others,
             path: path.into(),
             id,
             access,
@@ -381,6 +396,7 @@ impl Drop for Member {
         // A child process that is just being started has a copy of the descriptor, which would keep the lock for a
         // moment.
         lock::release(&self.file);
+        self.others.iter().for_each(lock::release);
     }
 }
 
@@ -391,7 +407,7 @@ impl AsFd for Member {
 }
 
 impl FileId {
-    /// What a path leads to.
+    /// What a path leads to. A loop device is the file that it is made of, if it has all of it.
     ///
     /// # Errors
     /// When it leads to nothing, or to no regular file or block device.
@@ -401,7 +417,9 @@ impl FileId {
         let metadata = metadata.map_err(fail)?;
         let kind = metadata.file_type();
         if kind.is_block_device() {
-            return Ok(Self { device: metadata.rdev(), inode: 0 });
+            let made_of = loops::beneath(metadata.rdev()).filter(|beneath| beneath.is_whole);
+            let file = made_of.and_then(|beneath| Self::of(&beneath.path).ok());
+            return Ok(file.unwrap_or(Self { device: metadata.rdev(), inode: 0 }));
         }
         if kind.is_file() {
             return Ok(Self { device: metadata.dev(), inode: metadata.ino() });
@@ -442,9 +460,15 @@ fn open_direct(path: &Path, access: Access) -> Result<(File, bool), MemberError>
     }
 }
 
-/// Why a device refuses an exclusive open: another process of ours, which then has the lock, or the kernel.
+/// Why a device refuses an exclusive open: another process of ours, which then has the lock of the device or of the
+/// file that it is made of, or the kernel.
 fn busy(path: &Path) -> MemberError {
-    match File::open(path).map(|file| lock::take(&file, path, Access::ReadWrite)) {
+    let locked = |file: File| {
+        lock::take(&file, path, Access::ReadWrite)?;
+        let device = file.metadata().map(|metadata| metadata.rdev());
+        device.map_or(Ok(None), |device| loops::lock_beneath(path, device, Access::ReadWrite, Wait::Never))
+    };
+    match File::open(path).map(locked) {
         Ok(Err(locked @ MemberError::Locked { .. })) => locked,
         Ok(_) | Err(_) => MemberError::Busy { path: path.into() },
     }
@@ -499,10 +523,14 @@ fn largest_zeroing(file: &File) -> Option<u64> {
 
 /// What the system says of a device's queue.
 fn queue_setting(device: u64, name: &str) -> Option<u64> {
-    let place = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     // A partition has its disk's queue.
-    let queues = ["queue", "../queue"].map(|queue| format!("{place}/{queue}/{name}"));
+    let queues = ["queue", "../queue"].map(|queue| loops::sysfs(device).join(queue).join(name));
     queues.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
+}
+
+/// Whether a device takes no writes, though it can be opened for them.
+fn is_read_only(device: u64) -> bool {
+    std::fs::read_to_string(loops::sysfs(device).join("ro")).is_ok_and(|told| told.trim() == "1")
 }
 
 /// The smallest sectors that can be read directly.

@@ -1,11 +1,10 @@
 //! Planted bugs, for test builds only: what would happen if a rule of the protocol were broken, one at a time.
 //!
-//! Each is a place in the code where `planted!(Name)` turns one rule off. Without the feature `mutants` that is the
-//! constant `false`, and nothing of this is in the program. The simulator and the enumeration of crash points must tell
-//! every one of them from the real thing.
+//! Each is a place in the code where `planted!(Name)` turns one rule off. Without debug assertions that is the constant
+//! `false`, and nothing of this is in the program. The simulator and the enumeration of crash points must tell every one
+//! of them from the real thing.
 
 use std::cell::Cell;
-use std::sync::OnceLock;
 
 macro_rules! mutants {
     ($($name:ident: $rule:literal,)*) => {
@@ -363,7 +362,10 @@ pub fn named(name: &str) -> Option<Mutant> {
     Mutant::ALL.iter().copied().find(|mutant| mutant.name() == name)
 }
 
+#[cfg(debug_assertions)]
 pub(crate) fn is_planted(mutant: Mutant) -> bool {
+    use std::sync::OnceLock;
+
     static EVERYWHERE: OnceLock<Option<Mutant>> = OnceLock::new();
     let everywhere = || std::env::var(VARIABLE).ok().map(|name| named(&name).expect("the variable names a mutant"));
     PLANTED.get().or(*EVERYWHERE.get_or_init(everywhere)) == Some(mutant)

@@ -3,9 +3,7 @@
 //! A plan has three phases, and each ends before the next begins: all reads, then all XORs in order, then all writes.
 //! A redo log fits between the last two.
 
-#[cfg(any(test, feature = "testing"))]
 mod check;
-#[cfg(any(test, feature = "testing"))]
 mod interpret;
 mod output;
 mod planner;
@@ -13,9 +11,7 @@ mod steps;
 mod stripe;
 mod view;
 
-#[cfg(any(test, feature = "testing"))]
 pub use check::{Flaw, Request, check};
-#[cfg(any(test, feature = "testing"))]
 pub use interpret::interpret;
 pub use planner::{PlanError, Planner};
 pub use steps::{Buffer, Difference, DiskIo, Extent, Method, MethodCounts, Plan, Recovered, Slice, Xor};

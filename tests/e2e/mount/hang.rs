@@ -216,3 +216,22 @@ fn goes_on_without(hang: fn(&Array5), told: &str) {
     array.fail();
     let _ = server.stop();
 }
+
+#[test]
+fn what_hangs_when_it_is_to_be_a_member_keeps_no_change_of_members_for_longer_than_its_deadline() {
+    let array = Array::create(&shape::raid1_of_2());
+    let (disk, hung, new) = (array.path("disk"), array.path("hung"), array.path("new"));
+    File::create(&disk).unwrap().set_len(2 * MEMBER_BYTES as u64).unwrap();
+    File::create(&hung).unwrap();
+    let mut fuse = Fuse::on(hung.clone(), &disk, 2 * MEMBER_BYTES, &Before::default());
+    let server = Server::start_members(&array, array.members(), &["--write-deadline", "1s"]);
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = ask(&array, &["remove", "1"]).success();
+    fuse.hang(true);
+    let refused = ask(&array, &["add", hung.to_str().unwrap()]);
+    assert!(refused.stderr.contains("did not get ready within 1s"), "{refused:?}");
+    let _ = ask(&array, &["add", "--size", "16M", new.to_str().unwrap()]).success();
+    let _ = ask(&array, &["wait"]).success();
+    fuse.kill();
+    let _ = server.stop();
+}

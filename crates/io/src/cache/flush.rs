@@ -120,6 +120,9 @@ impl View<'_> {
     /// How many of these sectors are of pages that are all live, as the first is, or all not; and whether it is.
     #[must_use]
     pub fn live_run(&self, lba: Lba, len: Sectors) -> (Sectors, bool) {
+        if !self.journal.has_live() {
+            return (len, false);
+        }
         let is_live = |page: &Lba| self.journal.is_live(*page);
         let mut pages = self.pages_of(lba, len.0);
         let first = pages.next().is_some_and(|page| is_live(&page));

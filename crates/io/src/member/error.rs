@@ -64,6 +64,18 @@ pub enum MemberError {
         /// The device.
         path: PathBuf,
     },
+    /// The kernel uses a loop device that is made of it.
+    #[error(
+        "{path}: the kernel uses {device}, which is made of this file: unmount it, or stop the array, volume or swap \
+         on it",
+        path = path.display(), device = device.display()
+    )]
+    BusyAbove {
+        /// The member.
+        path: PathBuf,
+        /// The loop device.
+        device: PathBuf,
+    },
     /// It hangs. What was begun may still be done, at any time.
     #[error("{path}: did not {action} within {}", span(*deadline), path = path.display())]
     Silent {

@@ -79,7 +79,7 @@ pub(super) fn patiently<T>(
         };
         let most = match error {
             MemberError::Locked { holder: None, .. } => ORPHAN_WAIT_MAX,
-            MemberError::Locked { .. } | MemberError::Busy { .. } => PROBE_WAIT_MAX,
+            MemberError::Locked { .. } | MemberError::Busy { .. } | MemberError::BusyAbove { .. } => PROBE_WAIT_MAX,
             _ => return Err(error),
         };
         if wait == Wait::Never || waited >= most {

@@ -158,24 +158,122 @@ fn two_processes_exclude_each_other_and_readers_share() {
 mod mount {
     use super::*;
 
+    /// A file, and a loop device that is made of it until this is dropped.
+    struct Loop {
+        directory: tempfile::TempDir,
+        device: PathBuf,
+    }
+
+    impl Loop {
+        fn new(arguments: &[&str]) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            std::fs::write(directory.path().join("file"), vec![0; 1 << 20]).unwrap();
+            Self { device: attach(&directory.path().join("file"), arguments), directory }
+        }
+
+        fn file(&self) -> PathBuf {
+            self.directory.path().join("file")
+        }
+    }
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            detach(&self.device);
+        }
+    }
+
+    fn attach(file: &Path, arguments: &[&str]) -> PathBuf {
+        let attached = Command::new("losetup").args(["--find", "--show"]).args(arguments).arg(file).output().unwrap();
+        assert!(attached.status.success(), "{attached:?}");
+        String::from_utf8(attached.stdout).unwrap().trim().into()
+    }
+
+    /// Has the device go when nobody has it open any more.
+    fn detach(device: &Path) {
+        assert!(Command::new("losetup").arg("--detach").arg(device).status().unwrap().success());
+    }
+
     /// A member on a loop device with sectors of so many bytes.
     fn on_loop_device(sector: u64) -> Member {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("file");
-        std::fs::write(&file, vec![0; 1 << 20]).unwrap();
-        let attached = Command::new("losetup")
-            .args(["--find", "--show", "--sector-size", &sector.to_string()])
-            .arg(&file)
-            .output()
-            .unwrap();
-        assert!(attached.status.success(), "{attached:?}");
-        let device = String::from_utf8(attached.stdout).unwrap();
-        let device = device.trim();
-        let member = Member::open(Path::new(device), Access::ReadOnly);
-        // The device goes when the member is closed.
-        let detached = Command::new("losetup").args(["--detach", device]).status().unwrap();
-        assert!(detached.success());
-        member.unwrap()
+        let made = Loop::new(&["--sector-size", &sector.to_string()]);
+        Member::open(&made.device, Access::ReadOnly).unwrap()
+    }
+
+    #[test]
+    fn a_file_and_the_loop_device_over_it_are_one() {
+        let made = Loop::new(&[]);
+        let (file, device) = (made.file(), made.device.clone());
+        assert_eq!(FileId::of(&file).unwrap(), FileId::of(&device).unwrap());
+        for (first, second) in [(&file, &device), (&device, &file)] {
+            let same = Member::open_all(&[first, second], Access::ReadWrite).unwrap_err();
+            assert!(matches!(same, MemberError::SameFile { .. }), "{same}");
+            for (held, asked) in [
+                (Access::ReadWrite, Access::ReadWrite),
+                (Access::ReadWrite, Access::ReadOnly),
+                (Access::ReadOnly, Access::ReadWrite),
+            ] {
+                let _held = Member::open(first, held).unwrap();
+                let refused = Member::open_waiting(second, asked, Wait::Never).unwrap_err();
+                assert!(matches!(refused, MemberError::Locked { .. }), "{held:?}, {asked:?}: {refused}");
+            }
+            let _readers = [first, second].map(|path| Member::open(path, Access::ReadOnly).unwrap());
+        }
+        Member::open(&file, Access::ReadWrite).unwrap();
+        Member::open(&device, Access::ReadWrite).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_refused_whose_loop_device_the_kernel_uses() {
+        let made = Loop::new(&[]);
+        // As mount(8) has it.
+        let flags = OFlags::EXCL.bits().cast_signed();
+        let used = OpenOptions::new().read(true).custom_flags(flags).open(&made.device).unwrap();
+        let refused = Member::open_waiting(&made.file(), Access::ReadWrite, Wait::Never).unwrap_err();
+        assert!(matches!(&refused, MemberError::BusyAbove { device, .. } if *device == made.device), "{refused}");
+        Member::open(&made.file(), Access::ReadOnly).unwrap();
+        drop(used);
+        let _member = Member::open(&made.file(), Access::ReadWrite).unwrap();
+        let used = OpenOptions::new().read(true).custom_flags(flags).open(&made.device);
+        assert_eq!(used.unwrap_err().raw_os_error(), Some(Errno::BUSY.raw_os_error()), "it stays ours");
+    }
+
+    #[test]
+    fn parts_of_a_file_are_members_of_their_own() {
+        let made = Loop::new(&["--sizelimit", "524288"]);
+        let other = attach(&made.file(), &["--offset", "524288"]);
+        let members = Member::open_all(&[&made.device, &other], Access::ReadWrite);
+        let refused = Member::open_waiting(&made.file(), Access::ReadWrite, Wait::Never);
+        detach(&other);
+        assert_eq!(members.unwrap().len(), 2);
+        assert!(matches!(refused, Err(MemberError::Locked { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_device_that_takes_no_writes_is_refused_before_any() {
+        let (opened_so, set_so) = (Loop::new(&["--read-only"]), Loop::new(&[]));
+        let set = |how| assert!(Command::new("blockdev").arg(how).arg(&set_so.device).status().unwrap().success());
+        set("--setro");
+        let devices = [&opened_so.device, &set_so.device].into_iter();
+        let [writers, readers] = [Access::ReadWrite, Access::ReadOnly].map(|access| {
+            let opened = devices.clone().map(|device| Member::open_waiting(device, access, Wait::Never));
+            opened.collect::<Vec<_>>()
+        });
+        // The next file on this loop device would have it, too.
+        set("--setrw");
+        for (writer, reader) in writers.into_iter().zip(readers) {
+            let refused = writer.unwrap_err();
+            assert!(refused.protection().is_some(), "{refused}");
+            reader.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_device_without_a_medium_has_failed() {
+        let made = Loop::new(&[]);
+        File::create(made.file()).unwrap();
+        assert!(Command::new("losetup").arg("--set-capacity").arg(&made.device).status().unwrap().success());
+        let error = Member::open(&made.device, Access::ReadOnly).unwrap_err();
+        assert_eq!(error.failure(), Some(("find anything on it", Errno::NOMEDIUM)), "{error}");
     }
 
     #[test]

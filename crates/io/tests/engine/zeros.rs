@@ -242,6 +242,34 @@ fn zeros_that_are_there_are_durable_with_fua() {
     }
 }
 
+/// What the journal has of a stripe is replaced in the cache; the stripes beside it give their space back all the same.
+#[test]
+fn stripes_beside_what_the_journal_has_give_their_space_back() {
+    let raid5 = Shape { chunk: 64 << 10, ..small(RAID5, 5) };
+    for shape in [raid5, Shape { chunk: 32 << 10, ..small(rm2(3, Placement::Adjacent), 7) }] {
+        let shape = Shape { chunks: 24, log: 1 << 20, ..logged(shape) };
+        for page in [0, 1, 2].map(|stripes| stripes * shape.geometry().stripe_sectors().0 + 16) {
+            let caching = Some((CacheMode::WriteBack, 512));
+            let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), caching);
+            let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity().0);
+            write(&mut engine, 0, &noise(1, capacity)).expect("written");
+            run(&mut engine, Command::Flush).expect("flushed");
+            run(&mut engine, Command::Write { lba: Lba(page), buf: buf(&noise(2, 8)), fua: true }).expect("written");
+            run(&mut engine, zeroes(0, capacity, true)).expect("trimmed");
+            let zeros = page / stripe * stripe..(page / stripe + 1) * stripe;
+            let expected =
+                [(Status::Hole, 0..zeros.start), (Status::Zeros, zeros.clone()), (Status::Hole, zeros.end..capacity)];
+            let expected: Vec<_> = expected.into_iter().filter(|(_, run)| !run.is_empty()).collect();
+            assert_eq!(status(&engine, 0..capacity), expected, "{shape:?}, {page}");
+            run(&mut engine, Command::Flush).expect("flushed");
+            let mut engine = recovered(&shape, images(&engine));
+            for lba in (0..capacity).step_by(8) {
+                assert_eq!(block(&mut engine, lba).expect("read"), [0; 4096], "{shape:?}, {page}: {lba}");
+            }
+        }
+    }
+}
+
 /// Of a trim whose edges are partial stripes, members are sent no more than these.
 #[test]
 fn whole_stripes_go_without_the_edges() {

@@ -1,12 +1,13 @@
 //! Administration of members while the array is served: failing, removing, adding and replacing them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin, unmake};
 use uraid_io::engine::{Command, Joining, Replacement};
 use uraid_io::format::superblock::Superblock;
@@ -18,6 +19,9 @@ use uuid::Uuid;
 use super::{Reactor, disowning, slots};
 use crate::description;
 use crate::disk::LiveDisk;
+
+/// What is said where the thread that prepares a member breaks.
+const NOT_PREPARED: &str = "the member could not be prepared";
 
 /// A member that is ready to join.
 #[derive(Debug)]
@@ -63,7 +67,6 @@ impl<D: LiveDisk> Members<D> {
         self.changing.lock().await
     }
 
-    /// Fails a member. Completes when the failure is on record.
     /// Members that are missing and not on record as failed.
     pub(crate) fn unrecorded(&self) -> MemberSet {
         let slots = self.superblock().slots;
@@ -71,6 +74,7 @@ impl<D: LiveDisk> Members<D> {
         self.reactor.vacancies().iter().filter(is_written).collect()
     }
 
+    /// Fails a member. Completes when the failure is on record.
     pub(crate) async fn fail(&self, member: MemberIndex) -> Result<()> {
         self.reactor.administer(Command::Fail { member }).await
     }
@@ -122,7 +126,7 @@ impl<D: LiveDisk> Members<D> {
         self.ensure_can_join()?;
         let slot = slot.or_else(|| self.reactor.vacancies().iter().next()).context("no member is missing")?;
         let truth = self.superblock();
-        prepare(path.clone(), move || {
+        self.prepare_by(path.clone(), move || {
             let returns = !options.force && path.exists() && {
                 let member = Member::open(&path, Access::Inspect)?;
                 superblock::load(&member).is_ok_and(|own| own.array == truth.array)
@@ -136,7 +140,42 @@ impl<D: LiveDisk> Members<D> {
     pub(crate) async fn prepare_new(&self, path: PathBuf, options: JoinOptions, slot: MemberIndex) -> Result<Prepared> {
         self.ensure_can_join()?;
         let truth = self.superblock();
-        prepare(path.clone(), move || join(&path, options, &truth, slot)).await
+        self.prepare_by(path.clone(), move || join(&path, options, &truth, slot)).await
+    }
+
+    /// Prepares a member on a thread that may block. What is there already has the write deadline for it, as other
+    /// changes of members wait meanwhile; a new file takes as long as its file system does.
+    async fn prepare_by(
+        &self,
+        path: PathBuf,
+        work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static,
+    ) -> Result<Prepared> {
+        let asked = path.clone();
+        let is_made = self.within_deadline(&path, move || asked.symlink_metadata().is_err()).await?;
+        let prepared = match is_made {
+            true => spawn_blocking(work).await.context(NOT_PREPARED)?,
+            false => self.within_deadline(&path, work).await?,
+        };
+        let (member, joining) = prepared?;
+        Ok(Prepared { member, joining, is_made })
+    }
+
+    /// What a thread that may block makes of a path, within the write deadline.
+    async fn within_deadline<T: Send + 'static>(
+        &self,
+        path: &Path,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T> {
+        let deadline = self.reactor.engine.borrow().deadlines().write;
+        let done = spawn_blocking(work);
+        let done = match deadline {
+            Some(deadline) => timeout(deadline, done).await.map_err(|_| {
+                let path = path.display();
+                anyhow!("{path} did not get ready within {deadline:?}, the write deadline; the array is as it was")
+            })?,
+            None => done.await,
+        };
+        done.context(NOT_PREPARED)
     }
 
     /// Adds a member, whose rebuild then starts. Completes when that is on record.
@@ -181,7 +220,7 @@ impl<D: LiveDisk> Members<D> {
             engine.seat().context("there is no room for it")?
         };
         let truth = self.superblock();
-        let prepared = prepare(path.clone(), move || join(&path, options, &truth, slot)).await?;
+        let prepared = self.prepare_by(path.clone(), move || join(&path, options, &truth, slot)).await?;
         let made = prepared.made();
         let Prepared { member, joining, .. } = prepared;
         let uuid = joining.superblock.member;
@@ -215,16 +254,4 @@ impl<D: LiveDisk> Members<D> {
     pub(crate) fn replacement(&self) -> Option<(Replacement, description::Member)> {
         slots::replacement(&self.reactor.engine.borrow())
     }
-}
-
-/// Prepares a member on a thread that may block.
-async fn prepare(
-    path: PathBuf,
-    work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static,
-) -> Result<Prepared> {
-    let work = move || {
-        let is_made = path.symlink_metadata().is_err();
-        work().map(|(member, joining)| Prepared { member, joining, is_made })
-    };
-    Ok(spawn_blocking(work).await.context("the member could not be prepared")??)
 }

@@ -210,8 +210,11 @@ async fn write_run<'a>(
     let (mut at, mut may_widen, mut punched) = (range.start, true, Vec::new());
     transfer.begin_zeroing(&range);
     while at < range.end {
-        let end = if transfer.goal == Goal::Write { range.end } else { zeros_end(transfer.parts, at, range.end) };
-        transfer.begin(at, part_len(transfer.parts, at, end), Sectors(at.0 - start.0));
+        let len = match transfer.goal {
+            Goal::Write => part_len(transfer.parts, at, range.end),
+            _ => zeros_len(transfer.parts, at, range.end),
+        };
+        transfer.begin(at, len, Sectors(at.0 - start.0));
         let Some(mut held) = take(transfer).await? else {
             has_cached.set(true);
             at.0 += transfer.len.0;
@@ -299,15 +302,22 @@ pub(in crate::engine) async fn change<'a>(
     Ok(())
 }
 
-/// Up to where zeros from `at` to `end` go together: whole parity stripes go without what is partial, as members are
-/// not sent them.
-fn zeros_end(parts: &Parts, at: Lba, end: Lba) -> Lba {
+/// How many zeros from `at` to `end` go together: whole parity stripes go without what is partial, as members are not
+/// sent them, and without stripes that go into the cache, as those give no space back.
+fn zeros_len(parts: &Parts, at: Lba, end: Lba) -> Sectors {
     let stripe = parts.geometry().stripe_sectors().0;
     let (next, last) = (at.0.next_multiple_of(stripe), end.0 / stripe * stripe);
-    match () {
-        () if at.0 < next => Lba(next.min(end.0)),
-        () if at.0 < last => Lba(last),
-        () => end,
+    if at.0 < next {
+        return part_len(parts, at, Lba(next.min(end.0)));
+    }
+    if at.0 >= last {
+        return part_len(parts, at, end);
+    }
+    let whole = part_len(parts, at, Lba(last));
+    match parts.writeback.with(|cache| cache.journal().live_run(at, whole)) {
+        Some((run, false)) => Sectors((run.0 / stripe * stripe).max(stripe).min(whole.0)),
+        Some((run, true)) => Sectors(run.0.next_multiple_of(stripe).min(whole.0)),
+        None => whole,
     }
 }
 

@@ -1,15 +1,14 @@
 //! Plans of several extents, and of what is in memory already, held against the encoder.
 
-mod bench;
-
 use std::collections::BTreeSet;
 
-use bench::{Bench, CHUNK, SECTOR, any_geometry, geometry, noise, rm2, small_geometries, tolerated};
 use proptest::prelude::*;
 use uraid_layout::plan::{Buffer, Extent, Flaw, Method, PlanError, Planner, Request, Slice, check};
 use uraid_layout::{
     Bytes, Cell, DataUnit, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId,
 };
+
+use crate::bench::{Bench, CHUNK, SECTOR, any_geometry, geometry, noise, rm2, small_geometries, tolerated};
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 

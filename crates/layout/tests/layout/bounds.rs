@@ -1,12 +1,11 @@
 //! What arrays can be had, and what is said about those that can't.
 
-mod oracle;
-
-use oracle::spec;
 use uraid_layout::geometry::default_height;
 use uraid_layout::{
     Bytes, DiskSector, Geometry, GeometryError, Lba, Level, Location, MemberIndex, Placement, Rotation, Sectors, Spec,
 };
+
+use crate::oracle::spec;
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 

@@ -1,12 +1,11 @@
 //! Scrubbing: what is read and compared, and what is said of units that are wrong.
 
-mod bench;
-
-use bench::{Bench, CHUNK, SECTOR, geometry, rm2, small_geometries, tolerated};
 use uraid_layout::plan::{Difference, Request, View, check, interpret};
 use uraid_layout::stripe::{Role, StripeMap};
 use uraid_layout::verdict::{Verdict, judge};
 use uraid_layout::{Cell, DiskSector, Geometry, GroupId, Level, Location, MemberSet, Placement, Sectors, StripeId};
+
+use crate::bench::{Bench, CHUNK, SECTOR, geometry, rm2, small_geometries, tolerated};
 
 fn cells(map: &StripeMap) -> impl Iterator<Item = Cell> + use<> {
     (0..map.cells()).map(|cell| Cell(cell as u16))

@@ -1,10 +1,9 @@
 //! The papers' figures, as they are printed.
 
-mod oracle;
-
-use oracle::spec;
 use uraid_layout::draw::draw;
 use uraid_layout::{Geometry, Level, Placement, Rotation};
+
+use crate::oracle::spec;
 
 fn drawn(level: Level, members: u8, chunks: u64, stripes: usize) -> String {
     draw(&Geometry::new(spec(level, members, 4, chunks)).expect("a valid geometry"), stripes)

@@ -1,12 +1,11 @@
 //! Every seed of RM2 proven: all single and double failures decode, by rank over GF(2) and by peeling; and no taller
 //! parity stripe than the tallest offered does.
 
-mod oracle;
-
-use oracle::{is_published, rank, spec};
 use uraid_layout::geometry::{default_height, rm2_seed};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, Level, MemberIndex, MemberSet, Placement};
+
+use crate::oracle::{is_published, rank, spec};
 
 type Seed = [(u8, u8)];
 

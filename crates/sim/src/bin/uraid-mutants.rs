@@ -1,19 +1,20 @@
-//! `mutants [seeds=N] [states=N] [tests=PROGRAM]... [killers=FILE] [sample=SEED:MINUTES] [NAME...]`: plants each bug of
+//! `uraid-mutants [seeds=N] [states=N] [tests=PROGRAM]... [killers=FILE] [sample=SEED:MINUTES] [NAME...]`: plants each bug of
 //! `uraid_io::mutant` in turn, or those that are named, or bugs drawn from a seed until the minutes are over, each of
 //! which is looked at to its end. Two at a time. Who notices: directed scenes and crashes, a few seeds and crash
 //! states, the tests of each PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug
-//! survives, and when the engine without any does not.
+//! survives, and when who notices one finds the same where none is planted.
 //!
 //! FILE has, for bugs that were noticed before, who noticed: that is tried first. It says nothing of what is noticed
 //! now. With `note` it is written anew at the end.
 //!
-//! Each check of a bug is a process of its own, with the bug in its environment, so that a bug may do what it likes.
+//! Bugs can be planted where debug assertions are on. Each check of one is a process of its own, with the bug in its
+//! environment, so that a bug may do what it likes.
 //! One that uses up [`LIMITS`], many times what any check takes without a bug, hangs: that counts as noticed, and is
 //! printed as what it is.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
 use std::ops::Range;
@@ -72,7 +73,15 @@ const KILLERS: [&str; 8] =
 /// What becomes of a bug, or of one check of it.
 enum Verdict {
     Alive,
-    Killed { by: &'static str, check: Check, finding: String },
+    Killed {
+        by: &'static str,
+        check: Check,
+        finding: String,
+    },
+    /// The check finds something where no bug is planted, too.
+    Unsound {
+        finding: String,
+    },
 }
 
 struct Arguments {
@@ -102,7 +111,8 @@ struct Bench {
     killers: BTreeMap<String, Check>,
     tests: Vec<String>,
     limits: Limits,
-    is_sample: bool,
+    /// Checks that find nothing where no bug is planted.
+    sound: Mutex<BTreeSet<String>>,
 }
 
 fn main() -> ExitCode {
@@ -113,6 +123,10 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    if !cfg!(debug_assertions) {
+        eprintln!("no bug can be planted without debug assertions: build with --profile checked");
+        return ExitCode::from(2);
+    }
     // What fails says so itself.
     std::panic::set_hook(Box::new(|_| {}));
     let begun = Instant::now();
@@ -134,12 +148,9 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let bench = Bench { checks, killers, tests, limits: LIMITS, is_sample: sample.is_some() };
-    if !is_sound(&bench) {
-        return ExitCode::FAILURE;
-    }
+    let bench = Bench { checks, killers, tests, limits: LIMITS, sound: Mutex::default() };
     let verdicts = judge(&mutants, &bench, sample.map(|(_, time)| Instant::now() + time));
-    let alive = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Alive));
+    let alive = verdicts.iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Killed { .. }));
     let alive: Vec<String> = alive.map(|(mutant, _)| mutant.name().into()).collect();
     let judged = verdicts.len();
     let killed = judged - alive.len();
@@ -262,23 +273,6 @@ fn noted(mut killers: BTreeMap<String, Check>, verdicts: &[(Mutant, Verdict)]) -
     killers.iter().map(|(name, check)| format!("{name}: {check}\n")).collect()
 }
 
-/// Whether nothing is found where no bug is planted.
-fn is_sound(bench: &Bench) -> bool {
-    for check in &bench.checks {
-        // A sample has no time for all tests: whoever draws one has run them before, and here it is enough that they
-        // can be.
-        let is_shortened = matches!(check, Check::Tests(_)) && bench.is_sample;
-        let check = if is_shortened { &Check::Tests(vec!["sums::tests".into()]) } else { check };
-        let begun = Instant::now();
-        if let Verdict::Killed { finding, .. } = bench.run(check, None) {
-            println!("{finding}\n\nthe engine fails without any planted bug: nothing can be said about those");
-            return false;
-        }
-        println!("{:26} {:5.1} s  nothing is found by {check}", "(none)", begun.elapsed().as_secs_f64());
-    }
-    true
-}
-
 /// Looks who notices each bug, several at a time, in the order in which that is known. Begins with none after `until`,
 /// but leaves none half looked at: those that are noticed late are the ones that matter.
 fn judge(mutants: &[Mutant], bench: &Bench, until: Option<Instant>) -> Vec<(Mutant, Verdict)> {
@@ -292,9 +286,11 @@ fn judge(mutants: &[Mutant], bench: &Bench, until: Option<Instant>) -> Vec<(Muta
             let checks = bench.killers.get(mutant.name()).into_iter().chain(&bench.checks);
             let runs = checks.map(|check| bench.run(check, Some(mutant)));
             let verdict = runs.into_iter().find(|verdict| !matches!(verdict, Verdict::Alive)).unwrap_or(Verdict::Alive);
+            let verdict = bench.verified(verdict);
             let text = match &verdict {
                 Verdict::Alive => "ALIVE".into(),
                 Verdict::Killed { finding, .. } => format!("killed by {finding:.120}"),
+                Verdict::Unsound { finding } => format!("NOTHING CAN BE SAID: without it there is {finding:.120}"),
             };
             println!("{:26} {:5.1} s  {text}", mutant.name(), begun.elapsed().as_secs_f64());
             verdicts.lock().unwrap_or_else(PoisonError::into_inner).push((mutant, verdict));
@@ -305,6 +301,21 @@ fn judge(mutants: &[Mutant], bench: &Bench, until: Option<Instant>) -> Vec<(Muta
 }
 
 impl Bench {
+    /// The verdict, if the check that it is of finds nothing where no bug is planted.
+    fn verified(&self, verdict: Verdict) -> Verdict {
+        let Verdict::Killed { check, finding, .. } = &verdict else { return verdict };
+        let check = check.narrowed(finding);
+        let sound = || self.sound.lock().unwrap_or_else(PoisonError::into_inner);
+        if sound().contains(&check.to_string()) {
+            return verdict;
+        }
+        if let Verdict::Killed { finding, .. } = self.run(&check, None) {
+            return Verdict::Unsound { finding };
+        }
+        sound().insert(check.to_string());
+        verdict
+    }
+
     /// Has processes of their own run a check.
     fn run(&self, check: &Check, mutant: Option<Mutant>) -> Verdict {
         if let Check::Tests(filters) = check {
@@ -526,15 +537,20 @@ fn enumerate(grain: Grain, states: u64) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn bench(limits: Limits) -> Bench {
+        let (checks, killers, sound) = (Vec::new(), BTreeMap::new(), Mutex::default());
+        Bench { checks, killers, tests: vec!["false".to_owned()], limits, sound }
+    }
+
     /// What becomes of a shell's script, as of a check.
     fn watched(script: &str, limits: Limits) -> (&'static str, String) {
-        let killers = BTreeMap::new();
-        let bench = Bench { checks: Vec::new(), killers, tests: Vec::new(), limits, is_sample: false };
+        let bench = bench(limits);
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         match bench.watch(&Check::Scenes(None), command, None, |line| line.strip_prefix(FOUND).map(str::to_owned)) {
             Verdict::Killed { by, finding, .. } => (by, finding),
             Verdict::Alive => ("alive", String::new()),
+            Verdict::Unsound { finding } => ("unsound", finding),
         }
     }
 
@@ -556,6 +572,16 @@ mod tests {
         assert_eq!(watched("exit 0", limits).0, "alive");
         assert_eq!(watched("exit 3", limits).0, "by_scenes");
         assert_eq!(watched("kill -ABRT $$", limits).0, "by_scenes");
+    }
+
+    #[test]
+    fn who_finds_something_without_a_bug_has_not_noticed_one() {
+        let (mut bench, check) = (bench(LIMITS), Check::Tests(Vec::new()));
+        let killed = || Verdict::Killed { by: "by_tests", check: check.clone(), finding: String::new() };
+        assert!(matches!(bench.verified(killed()), Verdict::Unsound { finding } if finding.contains("exit status: 1")));
+        assert!(matches!(bench.verified(Verdict::Alive), Verdict::Alive));
+        bench.tests = vec!["true".to_owned()];
+        assert!(matches!(bench.verified(killed()), Verdict::Killed { .. }));
     }
 
     #[test]

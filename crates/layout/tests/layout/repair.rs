@@ -1,12 +1,11 @@
 //! Lost cells come back whenever they can, in the fewest rounds, and with the right bytes.
 
-mod oracle;
-
-use oracle::{Oracle, rank, small_levels, spec};
 use proptest::prelude::*;
 use uraid_layout::repair::{Repair, Step};
 use uraid_layout::stripe::StripeMap;
 use uraid_layout::{Cell, Geometry, GroupId, Level, MemberIndex, MemberSet, Placement, Rotation, StripeId};
+
+use crate::oracle::{Oracle, rank, small_levels, spec};
 
 fn set(members: impl IntoIterator<Item = u8>) -> MemberSet {
     members.into_iter().map(MemberIndex).collect()
@@ -26,7 +25,7 @@ fn equations(geometry: &Geometry, oracle: &Oracle, stripe: u64) -> Vec<Vec<usize
     let rows = geometry.rows() as u64;
     let stripes = geometry.stripes().0;
     let is_partitioned = matches!(geometry.spec().level, Level::Rm2 { placement: Placement::Partitioned, .. });
-    let cell = |chunk: oracle::Chunk| {
+    let cell = |chunk: crate::oracle::Chunk| {
         let row = if is_partitioned { chunk.index / stripes } else { chunk.index % rows };
         usize::try_from(row).expect("small numbers fit") * geometry.members()
             + usize::try_from(chunk.member).expect("small numbers fit")
@@ -293,7 +292,7 @@ proptest! {
     fn steps_restore_the_bytes_of_larger_arrays(
         rotation in 0usize..4, members in 12u8..=32, x in any::<u8>(), y in any::<u8>(), bytes in any::<u64>(),
     ) {
-        let tallest = (2..=16).filter(|&m| oracle::is_published(members.into(), m)).max().unwrap() as u8;
+        let tallest = (2..=16).filter(|&m| crate::oracle::is_published(members.into(), m)).max().unwrap() as u8;
         let (x, y) = (x % members, y % members);
         for (level, failed) in [
             (Level::Rm2 { height: tallest, placement: Placement::Adjacent }, set([x, y])),

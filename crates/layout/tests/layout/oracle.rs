@@ -1,6 +1,5 @@
 //! Where blocks live according to the papers' formulas and md's tables, written out one level at a time and with no
 //! regard for speed. Shares nothing with the crate but its vocabulary.
-#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use uraid_layout::{Bytes, Level, Placement, Rotation, Sectors, Spec};
 

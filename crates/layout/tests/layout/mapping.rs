@@ -1,15 +1,14 @@
 //! Every block is where the papers' formulas and md's tables put it, alone, and can be found back.
 
-mod oracle;
-
 use std::collections::BTreeMap;
 
-use oracle::{Chunk, Oracle, small_levels, spec};
 use proptest::prelude::*;
 use uraid_layout::{
     Bytes, DiskSector, Geometry, GroupId, Lba, Level, Location, MemberIndex, Owner, Placement, Rotation, Sectors, Spec,
     StripeId,
 };
+
+use crate::oracle::{Chunk, Oracle, small_levels, spec};
 
 fn location(chunk: Chunk, chunk_sectors: u64, offset: u64) -> Location {
     let member = MemberIndex(u8::try_from(chunk.member).expect("members fit a byte"));
@@ -113,7 +112,7 @@ fn any_level() -> impl Strategy<Value = (Level, u8)> {
     let placement = prop_oneof![Just(Placement::Adjacent), Just(Placement::Partitioned)];
     let rm2 = (4u8..=32).prop_flat_map(|members| {
         let tallest =
-            (2..=16).filter(|&m| oracle::is_published(members.into(), m)).max().expect("there is one at least");
+            (2..=16).filter(|&m| crate::oracle::is_published(members.into(), m)).max().expect("there is one at least");
         (Just(members), 2..=u8::try_from(tallest).expect("heights fit a byte"))
     });
     prop_oneof![

@@ -2,13 +2,12 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "the arrays are small")]
 
-mod bench;
-
-use bench::{Bench, CHUNK, small_geometries};
 use proptest::prelude::*;
 use uraid_layout::plan::{Extent, PlanError, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Cell, Geometry, Lba, MemberIndex, MemberSet, Placement, Sectors, StripeId};
+
+use crate::bench::{Bench, CHUNK, small_geometries};
 
 /// What can be had of a stripe: a lost cell comes back once all others of one of its groups are had.
 fn had(geometry: &Geometry, stripe: StripeId, is_lost: impl Fn(Cell) -> bool) -> Vec<bool> {
@@ -86,7 +85,7 @@ proptest! {
 /// Three members lack a cell each of a stripe of RM2, which survives two: all of it is read.
 #[test]
 fn three_members_of_rm2_may_lack_a_cell_each() {
-    let geometry = bench::geometry(bench::rm2(3, Placement::Adjacent), 7, 2);
+    let geometry = crate::bench::geometry(crate::bench::rm2(3, Placement::Adjacent), 7, 2);
     let data = geometry.map(StripeId(0)).data();
     let cells: Vec<Cell> = [0, 1, 2]
         .into_iter()

@@ -1,14 +1,13 @@
 //! Plans, run by the interpreter and held against a slow oracle: the members that the array's content must give,
 //! encoded from scratch after every request.
 
-mod bench;
-
-use bench::{Bench, CHUNK, SECTOR, any_geometry, encode, geometry, rm2, small_geometries, tolerated};
 use proptest::prelude::*;
 use uraid_layout::plan::{Buffer, Extent, Method, Plan, PlanError, Planner, Queue, Request, View, check, interpret};
 use uraid_layout::{
     Cell, DiskSector, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Rotation, Sectors, StripeId,
 };
+
+use crate::bench::{Bench, CHUNK, SECTOR, any_geometry, encode, geometry, rm2, small_geometries, tolerated};
 
 #[test]
 fn every_request_of_the_small_geometries_in_every_tolerated_state() {

@@ -1,7 +1,5 @@
 //! How an array is kept consistent: what is chosen when it is made, and changing it later.
 
-mod support;
-
 use std::path::PathBuf;
 
 use tempfile::TempDir;
@@ -11,7 +9,7 @@ use uraid_io::format::superblock::{Consistency, Revision, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Level, Placement, Rotation};
 
-use support::{options, paths, store, stored};
+use crate::support::{options, paths, store, stored};
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 const RM2: Level = Level::Rm2 { height: 3, placement: Placement::Adjacent };

@@ -1,5 +1,4 @@
 //! Arrays of bytes, small enough to be encoded anew after every request.
-#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use proptest::prelude::*;
 use uraid_layout::plan::{

@@ -1,7 +1,5 @@
 //! Which members make an array up, and arrays on real files: made, opened, refused, repaired.
 
-mod support;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,7 +19,7 @@ use uraid_layout::{
 };
 use uuid::Uuid;
 
-use support::{SIZE, options, paths, store, stored};
+use crate::support::{SIZE, options, paths, store, stored};
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 
