@@ -37,6 +37,7 @@ mod reshape;
 mod running;
 mod simulate;
 mod smart;
+mod sockets;
 mod sparse;
 mod start;
 mod systemd;

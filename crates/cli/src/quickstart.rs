@@ -54,7 +54,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         print(format_args!("created a RAID 5 of {MEMBERS} files in {}", dir.display()))?;
         members = all;
     }
-    if endpoint.socket.is_none() && endpoint.listen.is_none() {
+    if endpoint.socket.is_none() && endpoint.listen.is_empty() {
         endpoint.socket = Some(dir.join("uraid.sock"));
     }
     serve::run(&ServeArgs {

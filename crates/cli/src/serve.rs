@@ -8,6 +8,7 @@ mod spares;
 mod start;
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf, absolute};
 use std::rc::Rc;
@@ -58,14 +59,14 @@ const DESCRIPTORS_OF_THREAD: u64 = 4;
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     ensure_descriptors(args)?;
     outlive_file_limits()?;
-    ensure_two_sockets(args)?;
+    ensure_sockets(args)?;
     if args.exit_with_parent {
         exit_with_parent()?;
     }
     args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
     let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
-    let addresses = args.endpoint.listen.as_ref().map(ListenAt::addresses).transpose()?;
+    let addresses = args.endpoint.listen.iter().map(ListenAt::addresses).collect::<Result<Vec<_>>>()?;
     args.endpoint.security.ensure_private(addresses.iter().flatten().copied())?;
     let tls = args.endpoint.security.tls()?;
     let metrics = args.watch.metrics.as_ref().map(ListenAt::addresses).transpose()?;
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         on_event: args.watch.on_event.clone(),
         smart,
     };
-    let open = || sockets(args, addresses.as_deref());
+    let open = || sockets(args, &addresses);
     server::run(server::serve(array, options, &signals, notifier, open, announce))
 }
 
@@ -112,10 +113,16 @@ fn exit_with_parent() -> Result<()> {
     Ok(())
 }
 
-/// Refuses the same socket for clients and for administrators.
-fn ensure_two_sockets(args: &ServeArgs) -> Result<()> {
-    let (Some(control), None) = (&args.watch.control, &args.endpoint.listen) else { return Ok(()) };
-    let socket = args.endpoint.socket.clone().unwrap_or_else(|| default_socket(&args.members));
+/// Refuses the same socket for clients and for administrators, and users of a socket that there is not.
+fn ensure_sockets(args: &ServeArgs) -> Result<()> {
+    let Some(socket) = unix_socket(&args.endpoint, &args.members) else {
+        ensure!(
+            args.endpoint.security.allow_uid.is_empty(),
+            Misuse("--allow-uid is about the Unix socket, and with --listen alone there is none: give --socket".into())
+        );
+        return Ok(());
+    };
+    let Some(control) = &args.watch.control else { return Ok(()) };
     ensure!(
         absolute(control)? != absolute(&socket)?,
         Misuse(format!("--control: {} is the socket for clients: name another file", control.display()))
@@ -175,46 +182,73 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
 }
 
-fn sockets(args: &ServeArgs, addresses: Option<&[SocketAddr]>) -> Result<Sockets> {
+fn sockets(args: &ServeArgs, addresses: &[Vec<SocketAddr>]) -> Result<Sockets> {
     let listener = listener(&args.endpoint, addresses, &args.members)?;
     args.endpoint.security.ensure_private(listener.endpoints().iter().filter_map(Endpoint::address))?;
     let guests = &args.endpoint.security.allow_uid;
     let listener = if guests.is_empty() { listener } else { listener.admit(guests.clone())? };
-    let control = control_socket(listener.endpoint(), &args.watch)?;
+    let control = control_socket(listener.endpoints(), &args.watch)?;
     Ok(Sockets { listener, control })
 }
 
-fn listener(endpoint: &EndpointArgs, addresses: Option<&[SocketAddr]>, members: &[PathBuf]) -> Result<Listener> {
-    if let Some(socket) = systemd::inherited()? {
-        let listener = Listener::inherit(socket)?;
-        let is_asked_for = match (listener.endpoint(), &endpoint.socket, addresses) {
-            (_, None, None) => true,
-            (Endpoint::Unix(path), Some(socket), _) => absolute(socket)? == *path,
-            (Endpoint::Tcp(address), _, Some(addresses)) => addresses.contains(address),
-            _ => false,
-        };
-        let got = listener.endpoint();
-        ensure!(
-            is_asked_for,
-            Misuse(format!("the service manager handed over {got}: leave --socket and --listen out, or name it"))
-        );
+/// Everywhere that clients connect to: a Unix socket comes first, where people look for it.
+fn listener(endpoint: &EndpointArgs, addresses: &[Vec<SocketAddr>], members: &[PathBuf]) -> Result<Listener> {
+    let inherited = systemd::inherited()?;
+    if !inherited.is_empty() {
+        return handed_over(inherited, endpoint, addresses);
+    }
+    let unix = unix_socket(endpoint, members).map(|path| Listener::unix(&path)).transpose()?;
+    let tcp = addresses.iter().map(|addresses| Listener::tcp(addresses));
+    let listeners = unix.into_iter().map(Ok).chain(tcp).collect::<Result<Vec<_>, _>>()?;
+    Ok(listeners.into_iter().reduce(Listener::and).expect("without an address there is a socket"))
+}
+
+/// The sockets of the service manager, which have to be those that are asked for if any are.
+fn handed_over(sockets: Vec<OwnedFd>, endpoint: &EndpointArgs, addresses: &[Vec<SocketAddr>]) -> Result<Listener> {
+    let listeners = sockets.into_iter().map(Listener::inherit).collect::<Result<Vec<_>, _>>()?;
+    let listener = listeners.into_iter().reduce(Listener::and).expect("at least one was handed over");
+    let got = listener.endpoints();
+    let wanted = endpoint.socket.as_ref().map(absolute).transpose()?;
+    if wanted.is_none() && addresses.is_empty() {
         return Ok(listener);
     }
-    let listener = match (&endpoint.socket, addresses) {
-        (_, Some(addresses)) => Listener::tcp(addresses)?,
-        (Some(socket), None) => Listener::unix(socket)?,
-        (None, None) => Listener::unix(&default_socket(members))?,
+    let is_asked_for = |got: &&Endpoint| match got {
+        Endpoint::Unix(path) => wanted.as_ref() == Some(path),
+        Endpoint::Tcp(address) => addresses.iter().flatten().any(|wanted| wanted == address),
     };
+    if let Some(other) = got.iter().find(|got| !is_asked_for(got)) {
+        let advice = "leave --socket and --listen out, or name it";
+        return Err(Misuse(format!("the service manager handed over {other}: {advice}")).into());
+    }
+    let missing = wanted.filter(|path| !got.contains(&Endpoint::Unix(path.clone()))).map(Endpoint::Unix);
+    let is_there = |wanted: &SocketAddr| got.contains(&Endpoint::Tcp(*wanted));
+    // A name may have addresses that this machine does not have.
+    let mut without = addresses.iter().filter(|all| !all.iter().any(is_there));
+    let missing = missing.or_else(|| without.next().map(|all| Endpoint::Tcp(all[0])));
+    if let Some(missing) = missing {
+        let advice = "add a ListenStream= for it, or leave --socket and --listen out";
+        return Err(Misuse(format!("the service manager did not hand over {missing}: {advice}")).into());
+    }
     Ok(listener)
 }
 
+/// The Unix socket that is asked for: with TCP addresses alone there is none.
+fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> {
+    let default = || endpoint.listen.is_empty().then(|| default_socket(members));
+    endpoint.socket.clone().or_else(default)
+}
+
 /// The control socket, if there is one.
-fn control_socket(endpoint: &Endpoint, args: &WatchArgs) -> Result<Option<UnixSocket>> {
-    let path = match (&args.control, endpoint) {
+fn control_socket(endpoints: &[Endpoint], args: &WatchArgs) -> Result<Option<UnixSocket>> {
+    // A socket without a name has no directory to put it in.
+    let named = endpoints.iter().find_map(|endpoint| match endpoint {
+        Endpoint::Unix(path) if path.file_name().is_some() => Some(path),
+        _ => None,
+    });
+    let path = match (&args.control, named) {
         (Some(path), _) => path.clone(),
-        // A socket without a name has no directory to put it in.
-        (None, Endpoint::Unix(socket)) if socket.file_name().is_some() => beside(socket)?,
-        (None, _) => return Ok(None),
+        (None, Some(socket)) => beside(socket)?,
+        (None, None) => return Ok(None),
     };
     Ok(Some(UnixSocket::bind(&path)?))
 }

@@ -30,6 +30,7 @@ const MAX_ERRORS: &str = "20";
 #[command(after_help = "Examples:
   uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
+  uraid serve --socket /run/vault.sock --listen 10809 /dev/sd[b-h]
   uraid serve --listen storage.lan --tls require --tls-certificates /etc/uraid/tls a.img b.img
   uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
@@ -185,8 +186,8 @@ pub(crate) struct WatchArgs {
     pub(crate) smart_every: Option<Duration>,
     /// Control socket [default: the socket with the extension .ctl]
     ///
-    /// Only the user who started the server may connect. With --listen there is no control socket unless this option
-    /// names one.
+    /// Only the user who started the server may connect. With --listen and without --socket there is no control socket
+    /// unless this option names one.
     #[arg(long, value_name = "PATH", help_heading = "Monitoring and upkeep")]
     pub(crate) control: Option<PathBuf>,
 }
