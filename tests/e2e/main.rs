@@ -6,6 +6,7 @@ mod advise;
 mod bench;
 mod bytes;
 mod cache;
+mod captive;
 mod clients;
 mod colours;
 mod connection_threads;

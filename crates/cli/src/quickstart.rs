@@ -63,6 +63,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         endpoint,
         read_only: false,
         exit_with_parent: false,
+        run: None,
         degraded: false,
         force: false,
         wait_for_members: None,
@@ -78,4 +79,5 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         watch: WatchArgs::default(),
         members,
     })
+    .map(|_| ())
 }

@@ -4,13 +4,12 @@ pub(crate) mod args;
 mod late;
 pub(crate) mod listen;
 mod security;
+mod sockets;
 mod spares;
 mod start;
 
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf, absolute};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,18 +19,18 @@ use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_io::member::is_rotational;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Listener, Scheme, UnixSocket, descriptors_needed};
-use uraid_serve::server::{self, Options, Reachable, Sockets};
+use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Scheme, descriptors_needed};
+use uraid_serve::server::{self, Options, Reachable};
 use uraid_serve::signals::{Signals, outlive_file_limits};
 use uraid_serve::smart::Smart;
-use uraid_serve::systemd::{self, Notifier};
+use uraid_serve::systemd::Notifier;
 use uraid_serve::text::quoted;
 use uraid_serve::{Caching, LastResort, Settings, check_program};
 
-use crate::misuse::Misuse;
 use crate::terminal::print;
-use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs, WatchArgs};
-use listen::{EndpointArgs, ListenAt};
+use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs};
+use listen::ListenAt;
+use sockets::{PrivateDirectory, ensure_sockets, sockets};
 use start::{Started, start};
 
 /// How long `--busy-poll auto` polls for the next command: slightly longer than a client on another core takes to wake
@@ -55,8 +54,11 @@ const REQUEST_BYTES_MAX: u32 = 32 << 20;
 const DESCRIPTORS: u64 = 20;
 const DESCRIPTORS_OF_THREAD: u64 = 4;
 
-/// Serves until SIGINT or SIGTERM.
-pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+/// Shells add this to the number of the signal that ended a command.
+const SIGNALLED: i32 = 128;
+
+/// Serves until SIGINT or SIGTERM, or until the command ends that runs meanwhile: then its status is the server's.
+pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     ensure_descriptors(args)?;
     outlive_file_limits()?;
     ensure_sockets(args)?;
@@ -86,9 +88,20 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         metrics,
         on_event: args.watch.on_event.clone(),
         smart,
+        run: args.run.clone(),
     };
-    let open = || sockets(args, &addresses);
-    server::run(server::serve(array, options, &signals, notifier, open, announce))
+    let private = PrivateDirectory::default();
+    let open = || sockets(args, &addresses, &private);
+    // What a command prints comes without anything between.
+    let announce = |reachable: &Reachable<'_>| args.run.as_ref().map_or_else(|| announce(reachable), |_| Ok(()));
+    let ended = server::run(server::serve(array, options, &signals, notifier, open, announce))?;
+    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
+}
+
+/// As shells tell how a command has ended: its own status, or 128 and the number of the signal that ended it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
+    code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 /// Refuses a limit of open files that is too low for the members and one client, before it makes anything else fail.
@@ -110,23 +123,6 @@ fn exit_with_parent() -> Result<()> {
     let parent = getppid();
     set_parent_process_death_signal(Some(Signal::TERM)).context("--exit-with-parent")?;
     ensure!(getppid() == parent, "the process that started the server has ended");
-    Ok(())
-}
-
-/// Refuses the same socket for clients and for administrators, and users of a socket that there is not.
-fn ensure_sockets(args: &ServeArgs) -> Result<()> {
-    let Some(socket) = unix_socket(&args.endpoint, &args.members) else {
-        ensure!(
-            args.endpoint.security.allow_uid.is_empty(),
-            Misuse("--allow-uid is about the Unix socket, and with --listen alone there is none: give --socket".into())
-        );
-        return Ok(());
-    };
-    let Some(control) = &args.watch.control else { return Ok(()) };
-    ensure!(
-        absolute(control)? != absolute(&socket)?,
-        Misuse(format!("--control: {} is the socket for clients: name another file", control.display()))
-    );
     Ok(())
 }
 
@@ -182,99 +178,6 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
 }
 
-fn sockets(args: &ServeArgs, addresses: &[Vec<SocketAddr>]) -> Result<Sockets> {
-    let listener = listener(&args.endpoint, addresses, &args.members)?;
-    args.endpoint.security.ensure_private(listener.endpoints().iter().filter_map(Endpoint::address))?;
-    let guests = &args.endpoint.security.allow_uid;
-    let listener = if guests.is_empty() { listener } else { listener.admit(guests.clone())? };
-    let control = control_socket(listener.endpoints(), &args.watch)?;
-    Ok(Sockets { listener, control })
-}
-
-/// Everywhere that clients connect to: a Unix socket comes first, where people look for it.
-fn listener(endpoint: &EndpointArgs, addresses: &[Vec<SocketAddr>], members: &[PathBuf]) -> Result<Listener> {
-    let inherited = systemd::inherited()?;
-    if !inherited.is_empty() {
-        return handed_over(inherited, endpoint, addresses);
-    }
-    let unix = unix_socket(endpoint, members).map(|path| Listener::unix(&path)).transpose()?;
-    let tcp = addresses.iter().map(|addresses| Listener::tcp(addresses));
-    let listeners = unix.into_iter().map(Ok).chain(tcp).collect::<Result<Vec<_>, _>>()?;
-    Ok(listeners.into_iter().reduce(Listener::and).expect("without an address there is a socket"))
-}
-
-/// The sockets of the service manager, which have to be those that are asked for if any are.
-fn handed_over(sockets: Vec<OwnedFd>, endpoint: &EndpointArgs, addresses: &[Vec<SocketAddr>]) -> Result<Listener> {
-    let listeners = sockets.into_iter().map(Listener::inherit).collect::<Result<Vec<_>, _>>()?;
-    let listener = listeners.into_iter().reduce(Listener::and).expect("at least one was handed over");
-    let got = listener.endpoints();
-    let wanted = endpoint.socket.as_ref().map(absolute).transpose()?;
-    if wanted.is_none() && addresses.is_empty() {
-        return Ok(listener);
-    }
-    let is_asked_for = |got: &&Endpoint| match got {
-        Endpoint::Unix(path) => wanted.as_ref() == Some(path),
-        Endpoint::Tcp(address) => addresses.iter().flatten().any(|wanted| wanted == address),
-    };
-    if let Some(other) = got.iter().find(|got| !is_asked_for(got)) {
-        let advice = "leave --socket and --listen out, or name it";
-        return Err(Misuse(format!("the service manager handed over {other}: {advice}")).into());
-    }
-    let missing = wanted.filter(|path| !got.contains(&Endpoint::Unix(path.clone()))).map(Endpoint::Unix);
-    let is_there = |wanted: &SocketAddr| got.contains(&Endpoint::Tcp(*wanted));
-    // A name may have addresses that this machine does not have.
-    let mut without = addresses.iter().filter(|all| !all.iter().any(is_there));
-    let missing = missing.or_else(|| without.next().map(|all| Endpoint::Tcp(all[0])));
-    if let Some(missing) = missing {
-        let advice = "add a ListenStream= for it, or leave --socket and --listen out";
-        return Err(Misuse(format!("the service manager did not hand over {missing}: {advice}")).into());
-    }
-    Ok(listener)
-}
-
-/// The Unix socket that is asked for: with TCP addresses alone there is none.
-fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> {
-    let default = || endpoint.listen.is_empty().then(|| default_socket(members));
-    endpoint.socket.clone().or_else(default)
-}
-
-/// The control socket, if there is one.
-fn control_socket(endpoints: &[Endpoint], args: &WatchArgs) -> Result<Option<UnixSocket>> {
-    // A socket without a name has no directory to put it in.
-    let named = endpoints.iter().find_map(|endpoint| match endpoint {
-        Endpoint::Unix(path) if path.file_name().is_some() => Some(path),
-        _ => None,
-    });
-    let path = match (&args.control, named) {
-        (Some(path), _) => path.clone(),
-        (None, Some(socket)) => beside(socket)?,
-        (None, None) => return Ok(None),
-    };
-    Ok(Some(UnixSocket::bind(&path)?))
-}
-
-/// The control socket beside an NBD socket: `X.sock` -> `X.ctl`.
-fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
-    if socket.extension().is_some_and(|extension| extension == "ctl") {
-        let path = socket.display();
-        return Err(Misuse(format!(
-            "{path}: this is the name of a control socket; name the socket for clients {}",
-            socket.with_extension("sock").display()
-        )));
-    }
-    Ok(socket.with_extension("ctl"))
-}
-
-/// The default socket, in the first member's directory. For devices it is in the working directory.
-fn default_socket(members: &[PathBuf]) -> PathBuf {
-    // One that is not there is taken for what its path says: files may be in /dev, too, as in /dev/shm.
-    let is_device = |member: &Path| {
-        member.metadata().map_or(member.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
-    };
-    let file = members.first().filter(|member| !is_device(member));
-    file.and_then(|member| member.parent()).unwrap_or(Path::new("")).join("uraid.sock")
-}
-
 /// Prints where the array is served and how clients connect.
 fn announce(Reachable { endpoints, scheme, info, unit, metrics }: &Reachable<'_>) -> Result<()> {
     let endpoint = &endpoints[0];
@@ -321,19 +224,4 @@ fn print_tls_clients(endpoint: &Endpoint, uri: &str, name: &str) -> Result<()> {
 /// Quotes a URI, because some of its characters are special in shells.
 fn quoted_uri(uri: &str) -> String {
     format!("'{uri}'")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_socket_is_beside_files_wherever_they_are() {
-        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let member = directory.path().join("d0");
-        std::fs::write(&member, []).unwrap();
-        assert_eq!(default_socket(&[member]), directory.path().join("uraid.sock"));
-        assert_eq!(default_socket(&[PathBuf::from("/dev/no-such-disk")]), Path::new("uraid.sock"));
-        assert_eq!(default_socket(&[PathBuf::from("/srv/d0"), PathBuf::from("/x/d1")]), Path::new("/srv/uraid.sock"));
-    }
 }

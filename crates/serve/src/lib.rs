@@ -6,6 +6,7 @@
 //! people ([`text`], [`health`], [`names`]).
 
 mod calls;
+mod captive;
 pub mod client;
 pub mod clock;
 mod commands;

@@ -4,8 +4,10 @@
 //! members are marked clean and released, and then those are told who wait for that.
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::{Endpoint, ExportInfo, Listener, Scheme, Tls, UnixSocket};
 
+use crate::captive::{self, Captive};
 use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
 use crate::control::spares::Spares;
@@ -65,6 +68,8 @@ pub struct Options {
     pub on_event: Option<PathBuf>,
     /// Asks disks whether they are failing.
     pub smart: Option<Smart>,
+    /// A command that runs as long as the array is served.
+    pub run: Option<OsString>,
 }
 
 /// The sockets of a server.
@@ -95,7 +100,7 @@ pub struct Reachable<'a> {
 ///
 /// # Errors
 /// As `served`, and if there can be no event loop.
-pub fn run(served: impl Future<Output = Result<()>>) -> Result<()> {
+pub fn run<T>(served: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = LocalSet::new().block_on(&runtime, served);
     // A hanging file system must not delay the exit.
@@ -103,11 +108,12 @@ pub fn run(served: impl Future<Output = Result<()>>) -> Result<()> {
     served
 }
 
-/// Serves an array until a signal or an administrator stops it. `open` opens the sockets; `announce` is called when
-/// clients can connect. To be [run](run()) in an event loop.
+/// Serves an array until a signal or an administrator stops it, or its command ends. `open` opens the sockets;
+/// `announce` is called when clients can connect. To be [run](run()) in an event loop. Returns how the command has
+/// ended, if there is one.
 ///
 /// # Errors
-/// If the array can't be served, or its members could not be marked clean.
+/// If the array can't be served, its members could not be marked clean, or the command does not end.
 pub async fn serve<D: LiveDisk>(
     array: Array<D>,
     options: Options,
@@ -115,7 +121,7 @@ pub async fn serve<D: LiveDisk>(
     notifier: Rc<Notifier>,
     open: impl FnOnce() -> Result<Sockets>,
     announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
-) -> Result<()> {
+) -> Result<Option<ExitStatus>> {
     let Options { info, settings, connection_threads, tls, config, scrub_every, .. } = options;
     let hook = options.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let Sockets { listener, control: socket } = open()?;
@@ -165,13 +171,17 @@ pub async fn serve<D: LiveDisk>(
     if let Some(smart) = options.smart {
         spawn_local(smart.look_after_disks(Rc::clone(reactor)));
     }
+    let variables = captive::variables(listener.endpoints(), scheme, &info.name);
+    let captive = options.run.map(|command| Captive::start(&command, &variables)).transpose()?;
     let known = Cell::new(MemberSet::EMPTY);
     let stop = async {
         tokio::select! {
             () = control.stopped() => {}
             () = signals.heard() => {}
+            () = command_ended(captive.as_ref()) => {}
         }
         notifier.stopping();
+        captive.iter().for_each(Captive::end);
         known.set(reactor.vacancies());
         // Deleted members end with the server, and the next start must not wait for them.
         deleted::give_up(reactor, members).await;
@@ -196,7 +206,19 @@ pub async fn serve<D: LiveDisk>(
         watcher.end(signals.heard()).await;
     }
     drop((summing, registration));
-    closed
+    let command = match captive {
+        Some(captive) => captive.finish(signals.heard()).await.map(Some),
+        None => Ok(None),
+    };
+    closed.and(command)
+}
+
+/// Waits for the command's end, if there is one.
+async fn command_ended(captive: Option<&Captive>) {
+    match captive {
+        Some(captive) => captive.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Begins what goes on beside the clients: scrubs, spares, and a look at the members now and then.

@@ -1,5 +1,6 @@
 //! Arguments of `uraid serve`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ const MAX_ERRORS: &str = "20";
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
   uraid serve --socket /run/vault.sock --listen 10809 /dev/sd[b-h]
   uraid serve --listen storage.lan --tls require --tls-certificates /etc/uraid/tls a.img b.img
+  uraid serve --run 'nbdcopy \"$uri\" backup.img' a.img b.img c.img
   uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
     /// Read members and options from a TOML file
@@ -49,6 +51,13 @@ pub(crate) struct ServeArgs {
     /// Stop when the process that started the server ends, however it ends
     #[arg(long, hide_short_help = true)]
     pub(crate) exit_with_parent: bool,
+    /// Run this command, and stop when it ends
+    ///
+    /// /bin/sh runs it when clients can connect. $uri says where; $unixsocket, $port and $exportname are the parts of
+    /// that, where there are any. The server prints nothing, and exits with the command's status. Unless --socket or
+    /// --listen is given, it listens in a directory of its own. If the server stops first, the command gets SIGTERM.
+    #[arg(long, value_name = "COMMAND", hide_short_help = true)]
+    pub(crate) run: Option<OsString>,
     /// Start although members are missing
     ///
     /// Also leaves out members that are blank, whose log is damaged, or that hang for longer than --write-deadline.
