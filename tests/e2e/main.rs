@@ -7,6 +7,7 @@ mod bench;
 mod bytes;
 mod cache;
 mod captive;
+mod client_limits;
 mod clients;
 mod colours;
 mod connection_threads;

@@ -12,6 +12,7 @@ use uraid_serve::clock::now;
 use crate::serve::args::{
     BusyPoll, CacheArgs, FullStripeLog, LimitArgs, PatienceArgs, ServeArgs, WantedArgs, WatchArgs,
 };
+use crate::serve::clients::ClientArgs;
 use crate::serve::listen::EndpointArgs;
 use crate::terminal::print;
 use crate::{create, serve};
@@ -76,6 +77,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         full_stripe_log: FullStripeLog::default(),
         patience: PatienceArgs::default(),
         limits: LimitArgs::default(),
+        clients: ClientArgs::default(),
         watch: WatchArgs::default(),
         members,
     })

@@ -1,6 +1,7 @@
 //! `uraid serve`: serves an array as a network block device, in the foreground.
 
 pub(crate) mod args;
+pub(crate) mod clients;
 mod late;
 pub(crate) mod listen;
 mod security;
@@ -14,12 +15,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_io::member::is_rotational;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Scheme, descriptors_needed};
+use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Scheme};
 use uraid_serve::server::{self, Options, Reachable};
 use uraid_serve::signals::{Signals, outlive_file_limits};
 use uraid_serve::smart::Smart;
@@ -59,6 +60,7 @@ const SIGNALLED: i32 = 128;
 
 /// Serves until SIGINT or SIGTERM, or until the command ends that runs meanwhile: then its status is the server's.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
+    args.clients.check()?;
     ensure_descriptors(args)?;
     outlive_file_limits()?;
     ensure_sockets(args)?;
@@ -84,6 +86,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         rebuild_limit: args.limits.rebuild_limit.0,
         reshape_limit: args.limits.reshape_limit.0,
         scrub_limit: args.limits.scrub_limit.0,
+        client_rates: args.clients.rates(),
         scrub_every: args.scrub_every,
         metrics,
         on_event: args.watch.on_event.clone(),
@@ -104,18 +107,11 @@ fn exit_code(status: ExitStatus) -> ExitCode {
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Refuses a limit of open files that is too low for the members and one client, before it makes anything else fail.
+/// Refuses a limit of open files that is too low, before it makes anything else fail.
 fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
     let members = args.members.len() + args.spares.len();
     let own = DESCRIPTORS + DESCRIPTORS_OF_THREAD * u64::from(args.connection_threads);
-    let needed = descriptors_needed(own + members as u64);
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    ensure!(
-        limit >= needed,
-        "the limit of open files is {limit}, and serving {members} members needs {needed}: raise it (ulimit -n, or \
-         LimitNOFILE= of the unit)"
-    );
-    Ok(())
+    args.clients.ensure_descriptors(own + members as u64, members)
 }
 
 /// Lets the end of the parent process count as SIGTERM.
@@ -160,8 +156,9 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     let last_resort = LastResort { stale, is_partial: array.unreadable().is_some() };
     let cached = caching.map_or(Bytes(0), |caching| caching.size);
     let request_memory = args.cache.request_memory.unwrap_or(cached.max(REQUEST_MEMORY_MIN));
+    let limits = args.clients.limits(request_memory);
     let (patience, log_sums) = (args.patience.into(), args.full_stripe_log == FullStripeLog::Sums);
-    Settings { busy_poll, caching, request_memory, patience, log_sums, last_resort }
+    Settings { busy_poll, caching, limits, patience, log_sums, last_resort }
 }
 
 /// The cache mode and the cache's memory.

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -56,8 +56,16 @@ impl Captive {
         Ok(Self { child, process, has_ended: Cell::new(false), is_asked: Cell::new(false) })
     }
 
+    /// Waits for the command's end, if there is one. Cancel safe.
+    pub(crate) async fn any_ended(captive: Option<&Self>) {
+        match captive {
+            Some(captive) => captive.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits until the command has ended. Cancel safe.
-    pub(crate) async fn ended(&self) {
+    async fn ended(&self) {
         if self.process.readable().await.is_ok() {
             self.has_ended.set(true);
         }
@@ -71,21 +79,22 @@ impl Captive {
         }
     }
 
-    /// How the command has ended. Waits for that until its time is over, or `hurried` completes.
+    /// How the command has ended, if there is one. Waits for that until its time is over, or `hurried` completes.
     ///
     /// # Errors
     /// If it goes on.
-    pub(crate) async fn finish(mut self, hurried: impl Future<Output = ()>) -> Result<ExitStatus> {
-        self.end();
+    pub(crate) async fn finish(captive: Option<Self>, hurried: impl Future<Output = ()>) -> Result<Option<ExitStatus>> {
+        let Some(mut captive) = captive else { return Ok(None) };
+        captive.end();
         tokio::select! {
-            () = self.ended() => {}
+            () = captive.ended() => {}
             () = tokio::time::sleep(FAREWELL) => {}
             () = hurried => {}
         }
-        match self.child.try_wait().context("--run: can't tell how the command has ended")? {
-            Some(status) => Ok(status),
-            None => bail!("--run: the command goes on although it got SIGTERM: end process {}", self.child.id()),
-        }
+        let ended = captive.child.try_wait().context("--run: can't tell how the command has ended")?;
+        let process = captive.child.id();
+        ensure!(ended.is_some(), "--run: the command goes on although it got SIGTERM: end process {process}");
+        Ok(ended)
     }
 }
 
@@ -120,7 +129,7 @@ mod tests {
     async fn status(command: &str, variables: &[(&str, Option<OsString>)]) -> ExitStatus {
         let captive = Captive::start(command.as_ref(), variables).unwrap();
         captive.ended().await;
-        captive.finish(pending()).await.unwrap()
+        Captive::finish(Some(captive), pending()).await.unwrap().unwrap()
     }
 
     #[test]
@@ -145,12 +154,12 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let captive = Captive::start("exec sleep 1000".as_ref(), &[]).unwrap();
-            let ended = captive.finish(pending()).await.unwrap();
+            let ended = Captive::finish(Some(captive), pending()).await.unwrap().unwrap();
             assert_eq!(ended.signal(), Some(Signal::TERM.as_raw()));
             let deaf = Captive::start("trap '' TERM; kill -STOP $$".as_ref(), &[]).unwrap();
             let process = Pid::from_child(&deaf.child);
             // In a hurry it is not waited for, and somebody is told which process that is.
-            let error = deaf.finish(async {}).await.unwrap_err().to_string();
+            let error = Captive::finish(Some(deaf), async {}).await.unwrap_err().to_string();
             rustix::process::kill_process(process, Signal::KILL).unwrap();
             assert!(error.contains(&format!("end process {}", process.as_raw_nonzero())), "{error}");
         });

@@ -8,6 +8,7 @@
 mod calls;
 mod captive;
 pub mod client;
+mod clients;
 pub mod clock;
 mod commands;
 mod condition;

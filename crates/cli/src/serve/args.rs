@@ -10,17 +10,15 @@ use uraid_layout::Bytes;
 use uraid_serve::patience::{Limit, Patience, deadline, errors};
 use uuid::Uuid;
 
+use super::clients::ClientArgs;
 use super::listen::{EndpointArgs, ListenAt};
-use crate::values::{Rate, bytes, period, rate};
+use crate::values::{Rate, bytes, memory, period, rate};
 
 /// The most threads that serve connections.
 const CONNECTION_THREADS_MAX: i64 = 16;
 
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
-
-/// The least memory that is good for anything. Less is more likely a number without its unit.
-const MEMORY_MIN: Bytes = Bytes(64 << 10);
 
 const READ_DEADLINE: &str = "2s";
 const WRITE_DEADLINE: &str = "30s";
@@ -116,6 +114,8 @@ pub(crate) struct ServeArgs {
     pub(crate) patience: PatienceArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) clients: ClientArgs,
     /// Scrub whenever this much time has passed since the last one, such as 30d
     #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
     #[arg(help_heading = "Monitoring and upkeep")]
@@ -212,7 +212,7 @@ pub(crate) struct CacheArgs {
     /// Memory for the cache [default: 256M, at most 1/8 of the machine's memory]
     #[arg(long, value_parser = memory, value_name = "SIZE", help_heading = "Performance")]
     pub(crate) cache_size: Option<Bytes>,
-    /// Memory for clients' requests [default: the cache's size, at least 64M]
+    /// Memory for all clients' requests [default: the cache's size, at least 64M]
     ///
     /// Clients wait while none is left. A client that takes no replies for 30 seconds while others wait is
     /// disconnected.
@@ -294,14 +294,6 @@ pub(crate) enum BusyPoll {
     Auto,
     /// Always this long; zero: never.
     For(Duration),
-}
-
-/// An amount of memory.
-fn memory(text: &str) -> Result<Bytes, String> {
-    match bytes(text)? {
-        size if size == Bytes(0) || size >= MEMORY_MIN => Ok(size),
-        size => Err(format!("{} bytes are too few: write a unit, such as 64M", size.0)),
-    }
 }
 
 /// A port of this machine's own, or an address or a name with a port that others may reach.
