@@ -1,11 +1,12 @@
 //! What clients may use of a server (`--max-connections` and the like), and how fast they may go on.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command as Program;
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -20,8 +21,20 @@ use crate::control::{ask, metric, status};
 
 const THREADS: [&str; 2] = ["0", "2"];
 
+/// Only so that a failing test ends.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(30));
+
 fn is_closed(mut stream: impl std::io::Read) -> bool {
-    matches!(stream.read(&mut [0; 1]), Ok(0) | Err(_))
+    match stream.read(&mut [0; 1]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
+}
+
+fn connect(server: &Server) -> UnixStream {
+    let stream = UnixStream::connect(server.socket()).unwrap();
+    stream.set_read_timeout(PATIENCE).unwrap();
+    stream
 }
 
 /// Connects until somebody is let in: a place is free some time after its client has gone.
@@ -44,7 +57,7 @@ fn connections_are_as_many_as_is_said_and_others_are_counted() {
         // Who is answered has finished its handshake, and gives way to nobody.
         clients.iter_mut().for_each(|client| assert_eq!(client.read(0, 512).len(), 512));
         for _ in 0..5 {
-            assert!(is_closed(UnixStream::connect(server.socket()).unwrap()));
+            assert!(is_closed(connect(&server)));
         }
         let said = status(&array);
         assert_eq!(
@@ -67,6 +80,7 @@ fn connections_are_as_many_as_is_said_and_others_are_counted() {
 /// A client over TCP that has finished its handshake, and is served.
 fn served(address: &str) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(PATIENCE).unwrap();
     stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0").unwrap();
     stream.write_all(&request(Command::Flush, 7, 0, 0)).unwrap();
     let mut received = Vec::new();
@@ -113,7 +127,7 @@ fn more_connections_than_by_default_are_served_with_as_many_files() {
     let server = limited(&needed.to_string(), &options).unwrap();
     let mut clients: Vec<Client> = (0..200).map(|_| server.connect()).collect();
     clients.iter_mut().for_each(|client| assert_eq!(client.read(0, 512).len(), 512));
-    assert!(is_closed(UnixStream::connect(server.socket()).unwrap()));
+    assert!(is_closed(connect(&server)));
     let _ = server.stop();
 }
 
@@ -212,7 +226,7 @@ fn who_is_silent_is_disconnected() {
         let array = Array::create(&shape::raid1_of_2());
         let deadlines = ["--handshake-deadline", "200ms", "--idle-deadline", "500ms", "--connection-threads", threads];
         let server = Server::start_members(&array, array.members(), &deadlines);
-        let mut shaking = UnixStream::connect(server.socket()).unwrap();
+        let mut shaking = connect(&server);
         shaking.read_exact(&mut [0; 18]).unwrap();
         assert!(is_closed(shaking), "it did not finish its handshake");
         let idle = server.connect();

@@ -24,6 +24,7 @@ mod integrity;
 mod kills;
 mod lifecycle;
 mod limits;
+mod load;
 mod log_devices;
 mod lost;
 mod mail;
