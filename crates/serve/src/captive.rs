@@ -158,6 +158,10 @@ mod tests {
             assert_eq!(ended.signal(), Some(Signal::TERM.as_raw()));
             let deaf = Captive::start("trap '' TERM; kill -STOP $$".as_ref(), &[]).unwrap();
             let process = Pid::from_child(&deaf.child);
+            let stat = format!("/proc/{}/stat", process.as_raw_nonzero());
+            while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+                std::thread::yield_now(); // it stops itself when it is deaf
+            }
             // In a hurry it is not waited for, and somebody is told which process that is.
             let error = Captive::finish(Some(deaf), async {}).await.unwrap_err().to_string();
             rustix::process::kill_process(process, Signal::KILL).unwrap();
