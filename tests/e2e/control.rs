@@ -306,8 +306,10 @@ fn limits_that_a_server_is_started_with_hold_until_they_are_changed() {
         let server = Server::start_members(&array, array.members(), &options);
         let limits = |rebuild: Value, scrub: Value| {
             let scrub = ("scrub_bytes_per_second".to_owned(), scrub);
-            let reshape = ("reshape_bytes_per_second".to_owned(), Value::Null);
-            Value::Object([("rebuild_bytes_per_second".to_owned(), rebuild), scrub, reshape].into_iter().collect())
+            let others = ["reshape_bytes_per_second", "client_bytes_per_second", "client_operations_per_second"];
+            let others = others.map(|limit| (limit.to_owned(), Value::Null));
+            let rebuild = ("rebuild_bytes_per_second".to_owned(), rebuild);
+            Value::Object([rebuild, scrub].into_iter().chain(others).collect())
         };
         assert_eq!(status(&array)["limits"], limits(json!(64 << 10), json!(2 << 20)));
         let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();

@@ -146,6 +146,22 @@ fn tls_is_required_on_a_unix_socket_too() {
 }
 
 #[test]
+fn tls_is_required_on_every_socket() {
+    let array = Array::create(&shape::raid1_of_2());
+    let (certified, socket) = (Certified::new(), array.socket());
+    let server = certified.serve(&array, &["--socket", socket.to_str().unwrap()]);
+    let tcp = server.line_after("  also ");
+    let with = |uri: &str, sign| format!("{uri}{sign}tls-certificates={}", certified.path("anonymous").display());
+    for (uri, sign) in [(server.uri(), '&'), (&tcp, '?')] {
+        assert!(uri.starts_with("nbds"), "{uri}");
+        assert_reads(&with(uri, sign));
+        let said = assert_refused(&uri.replacen("nbds", "nbd", 1));
+        assert!(said.contains("TLS"), "{said}");
+    }
+    let _ = server.stop();
+}
+
+#[test]
 fn clients_in_the_clear_are_refused() {
     let array = Array::create(&shape::raid1_of_2());
     let certified = Certified::new();

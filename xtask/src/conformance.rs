@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = &[
     ("engine bytes", "crates/io/tests/engine/bytes.rs"),
     ("engine log", "crates/io/tests/engine/log.rs"),
     ("e2e bytes", "tests/e2e/bytes.rs"),
+    ("e2e client_limits", "tests/e2e/client_limits.rs"),
     ("e2e clients", "tests/e2e/clients.rs"),
     ("e2e connection_threads", "tests/e2e/connection_threads.rs"),
     ("e2e extended", "tests/e2e/extended.rs"),

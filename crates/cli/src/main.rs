@@ -1,4 +1,4 @@
-//! The `uraid` command. Exit status: 0 success, 1 failure, 2 misuse.
+//! The `uraid` command. Exit status: 0 success, 1 failure, 2 misuse; `uraid serve --run` has that of its command.
 
 mod advise;
 mod args;
@@ -66,9 +66,10 @@ fn main() -> ExitCode {
         LogFormat::Json => logging::Format::Json,
     });
     let serves = matches!(cli.command, Command::Serve(_) | Command::Quickstart(_));
+    let mut code = ExitCode::SUCCESS;
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
-        Command::Serve(args) => serve::run(&args),
+        Command::Serve(args) => serve::run(&args).map(|ended| code = ended),
         Command::List(args) => list::run(&args),
         Command::Examine(args) => examine::run(&args),
         Command::Rename(args) => configure::rename(&args),
@@ -97,7 +98,7 @@ fn main() -> ExitCode {
         Command::Man(args) => man::run(&args, args::command()),
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => code,
         // The command has done its work, and the reader has seen enough.
         Err(error) if error.is::<Closed>() && !serves => ExitCode::SUCCESS,
         Err(error) => fail(&error),

@@ -12,6 +12,7 @@ use uraid_serve::clock::now;
 use crate::serve::args::{
     BusyPoll, CacheArgs, FullStripeLog, LimitArgs, PatienceArgs, ServeArgs, WantedArgs, WatchArgs,
 };
+use crate::serve::clients::ClientArgs;
 use crate::serve::listen::EndpointArgs;
 use crate::terminal::print;
 use crate::{create, serve};
@@ -54,7 +55,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         print(format_args!("created a RAID 5 of {MEMBERS} files in {}", dir.display()))?;
         members = all;
     }
-    if endpoint.socket.is_none() && endpoint.listen.is_none() {
+    if endpoint.socket.is_none() && endpoint.listen.is_empty() {
         endpoint.socket = Some(dir.join("uraid.sock"));
     }
     serve::run(&ServeArgs {
@@ -63,6 +64,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         endpoint,
         read_only: false,
         exit_with_parent: false,
+        run: None,
         degraded: false,
         force: false,
         wait_for_members: None,
@@ -75,7 +77,9 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         full_stripe_log: FullStripeLog::default(),
         patience: PatienceArgs::default(),
         limits: LimitArgs::default(),
+        clients: ClientArgs::default(),
         watch: WatchArgs::default(),
         members,
     })
+    .map(|_| ())
 }

@@ -1,36 +1,37 @@
 //! `uraid serve`: serves an array as a network block device, in the foreground.
 
 pub(crate) mod args;
+pub(crate) mod clients;
 mod late;
 pub(crate) mod listen;
 mod security;
+mod sockets;
 mod spares;
 mod start;
 
-use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt as _;
-use std::path::{Path, PathBuf, absolute};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_io::member::is_rotational;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Listener, Scheme, UnixSocket, descriptors_needed};
-use uraid_serve::server::{self, Options, Reachable, Sockets};
+use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Scheme};
+use uraid_serve::server::{self, Options, Reachable};
 use uraid_serve::signals::{Signals, outlive_file_limits};
 use uraid_serve::smart::Smart;
-use uraid_serve::systemd::{self, Notifier};
+use uraid_serve::systemd::Notifier;
 use uraid_serve::text::quoted;
 use uraid_serve::{Caching, LastResort, Settings, check_program};
 
-use crate::misuse::Misuse;
 use crate::terminal::print;
-use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs, WatchArgs};
-use listen::{EndpointArgs, ListenAt};
+use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs};
+use listen::ListenAt;
+use sockets::{PrivateDirectory, ensure_sockets, sockets};
 use start::{Started, start};
 
 /// How long `--busy-poll auto` polls for the next command: slightly longer than a client on another core takes to wake
@@ -54,18 +55,22 @@ const REQUEST_BYTES_MAX: u32 = 32 << 20;
 const DESCRIPTORS: u64 = 20;
 const DESCRIPTORS_OF_THREAD: u64 = 4;
 
-/// Serves until SIGINT or SIGTERM.
-pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+/// Shells add this to the number of the signal that ended a command.
+const SIGNALLED: i32 = 128;
+
+/// Serves until SIGINT or SIGTERM, or until the command ends that runs meanwhile: then its status is the server's.
+pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
+    args.clients.check()?;
     ensure_descriptors(args)?;
     outlive_file_limits()?;
-    ensure_two_sockets(args)?;
+    ensure_sockets(args)?;
     if args.exit_with_parent {
         exit_with_parent()?;
     }
     args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
     let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
-    let addresses = args.endpoint.listen.as_ref().map(ListenAt::addresses).transpose()?;
+    let addresses = args.endpoint.listen.iter().map(ListenAt::addresses).collect::<Result<Vec<_>>>()?;
     args.endpoint.security.ensure_private(addresses.iter().flatten().copied())?;
     let tls = args.endpoint.security.tls()?;
     let metrics = args.watch.metrics.as_ref().map(ListenAt::addresses).transpose()?;
@@ -81,27 +86,32 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         rebuild_limit: args.limits.rebuild_limit.0,
         reshape_limit: args.limits.reshape_limit.0,
         scrub_limit: args.limits.scrub_limit.0,
+        client_rates: args.clients.rates(),
         scrub_every: args.scrub_every,
         metrics,
         on_event: args.watch.on_event.clone(),
         smart,
+        run: args.run.clone(),
     };
-    let open = || sockets(args, addresses.as_deref());
-    server::run(server::serve(array, options, &signals, notifier, open, announce))
+    let private = PrivateDirectory::default();
+    let open = || sockets(args, &addresses, &private);
+    // What a command prints comes without anything between.
+    let announce = |reachable: &Reachable<'_>| args.run.as_ref().map_or_else(|| announce(reachable), |_| Ok(()));
+    let ended = server::run(server::serve(array, options, &signals, notifier, open, announce))?;
+    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
 }
 
-/// Refuses a limit of open files that is too low for the members and one client, before it makes anything else fail.
+/// As shells tell how a command has ended: its own status, or 128 and the number of the signal that ended it.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
+    code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// Refuses a limit of open files that is too low, before it makes anything else fail.
 fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
     let members = args.members.len() + args.spares.len();
     let own = DESCRIPTORS + DESCRIPTORS_OF_THREAD * u64::from(args.connection_threads);
-    let needed = descriptors_needed(own + members as u64);
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    ensure!(
-        limit >= needed,
-        "the limit of open files is {limit}, and serving {members} members needs {needed}: raise it (ulimit -n, or \
-         LimitNOFILE= of the unit)"
-    );
-    Ok(())
+    args.clients.ensure_descriptors(own + members as u64, members)
 }
 
 /// Lets the end of the parent process count as SIGTERM.
@@ -109,17 +119,6 @@ fn exit_with_parent() -> Result<()> {
     let parent = getppid();
     set_parent_process_death_signal(Some(Signal::TERM)).context("--exit-with-parent")?;
     ensure!(getppid() == parent, "the process that started the server has ended");
-    Ok(())
-}
-
-/// Refuses the same socket for clients and for administrators.
-fn ensure_two_sockets(args: &ServeArgs) -> Result<()> {
-    let (Some(control), None) = (&args.watch.control, &args.endpoint.listen) else { return Ok(()) };
-    let socket = args.endpoint.socket.clone().unwrap_or_else(|| default_socket(&args.members));
-    ensure!(
-        absolute(control)? != absolute(&socket)?,
-        Misuse(format!("--control: {} is the socket for clients: name another file", control.display()))
-    );
     Ok(())
 }
 
@@ -157,8 +156,9 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     let last_resort = LastResort { stale, is_partial: array.unreadable().is_some() };
     let cached = caching.map_or(Bytes(0), |caching| caching.size);
     let request_memory = args.cache.request_memory.unwrap_or(cached.max(REQUEST_MEMORY_MIN));
+    let limits = args.clients.limits(request_memory);
     let (patience, log_sums) = (args.patience.into(), args.full_stripe_log == FullStripeLog::Sums);
-    Settings { busy_poll, caching, request_memory, patience, log_sums, last_resort }
+    Settings { busy_poll, caching, limits, patience, log_sums, last_resort }
 }
 
 /// The cache mode and the cache's memory.
@@ -173,72 +173,6 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(eighth)));
     // A read-only array still uses the cache for read-ahead.
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
-}
-
-fn sockets(args: &ServeArgs, addresses: Option<&[SocketAddr]>) -> Result<Sockets> {
-    let listener = listener(&args.endpoint, addresses, &args.members)?;
-    args.endpoint.security.ensure_private(listener.endpoints().iter().filter_map(Endpoint::address))?;
-    let guests = &args.endpoint.security.allow_uid;
-    let listener = if guests.is_empty() { listener } else { listener.admit(guests.clone())? };
-    let control = control_socket(listener.endpoint(), &args.watch)?;
-    Ok(Sockets { listener, control })
-}
-
-fn listener(endpoint: &EndpointArgs, addresses: Option<&[SocketAddr]>, members: &[PathBuf]) -> Result<Listener> {
-    if let Some(socket) = systemd::inherited()? {
-        let listener = Listener::inherit(socket)?;
-        let is_asked_for = match (listener.endpoint(), &endpoint.socket, addresses) {
-            (_, None, None) => true,
-            (Endpoint::Unix(path), Some(socket), _) => absolute(socket)? == *path,
-            (Endpoint::Tcp(address), _, Some(addresses)) => addresses.contains(address),
-            _ => false,
-        };
-        let got = listener.endpoint();
-        ensure!(
-            is_asked_for,
-            Misuse(format!("the service manager handed over {got}: leave --socket and --listen out, or name it"))
-        );
-        return Ok(listener);
-    }
-    let listener = match (&endpoint.socket, addresses) {
-        (_, Some(addresses)) => Listener::tcp(addresses)?,
-        (Some(socket), None) => Listener::unix(socket)?,
-        (None, None) => Listener::unix(&default_socket(members))?,
-    };
-    Ok(listener)
-}
-
-/// The control socket, if there is one.
-fn control_socket(endpoint: &Endpoint, args: &WatchArgs) -> Result<Option<UnixSocket>> {
-    let path = match (&args.control, endpoint) {
-        (Some(path), _) => path.clone(),
-        // A socket without a name has no directory to put it in.
-        (None, Endpoint::Unix(socket)) if socket.file_name().is_some() => beside(socket)?,
-        (None, _) => return Ok(None),
-    };
-    Ok(Some(UnixSocket::bind(&path)?))
-}
-
-/// The control socket beside an NBD socket: `X.sock` -> `X.ctl`.
-fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
-    if socket.extension().is_some_and(|extension| extension == "ctl") {
-        let path = socket.display();
-        return Err(Misuse(format!(
-            "{path}: this is the name of a control socket; name the socket for clients {}",
-            socket.with_extension("sock").display()
-        )));
-    }
-    Ok(socket.with_extension("ctl"))
-}
-
-/// The default socket, in the first member's directory. For devices it is in the working directory.
-fn default_socket(members: &[PathBuf]) -> PathBuf {
-    // One that is not there is taken for what its path says: files may be in /dev, too, as in /dev/shm.
-    let is_device = |member: &Path| {
-        member.metadata().map_or(member.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
-    };
-    let file = members.first().filter(|member| !is_device(member));
-    file.and_then(|member| member.parent()).unwrap_or(Path::new("")).join("uraid.sock")
 }
 
 /// Prints where the array is served and how clients connect.
@@ -287,19 +221,4 @@ fn print_tls_clients(endpoint: &Endpoint, uri: &str, name: &str) -> Result<()> {
 /// Quotes a URI, because some of its characters are special in shells.
 fn quoted_uri(uri: &str) -> String {
     format!("'{uri}'")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_socket_is_beside_files_wherever_they_are() {
-        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
-        let member = directory.path().join("d0");
-        std::fs::write(&member, []).unwrap();
-        assert_eq!(default_socket(&[member]), directory.path().join("uraid.sock"));
-        assert_eq!(default_socket(&[PathBuf::from("/dev/no-such-disk")]), Path::new("uraid.sock"));
-        assert_eq!(default_socket(&[PathBuf::from("/srv/d0"), PathBuf::from("/x/d1")]), Path::new("/srv/uraid.sock"));
-    }
 }

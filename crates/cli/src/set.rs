@@ -13,7 +13,7 @@ use crate::config_file;
 use crate::misuse::Misuse;
 use crate::server_args::ServerArgs;
 use crate::terminal::print;
-use crate::values::{Rate, rate};
+use crate::values::{Operations, Rate, operations, rate};
 
 /// Arguments of `uraid set`.
 #[derive(Debug, Args)]
@@ -50,6 +50,12 @@ struct SettingArgs {
     /// Most bytes of content per second that a reshape moves; none: no limit
     #[arg(long, value_parser = rate, value_name = "RATE|none")]
     reshape_limit: Option<Rate>,
+    /// Most bytes per second that all clients together read and write; none: no limit
+    #[arg(long, value_parser = rate, value_name = "RATE|none")]
+    client_limit: Option<Rate>,
+    /// Most requests per second of all clients together, such as 500; none: no limit
+    #[arg(long, value_parser = operations, value_name = "N|none")]
+    client_iops_limit: Option<Operations>,
     /// When writes are answered: writeback or writethrough
     #[arg(long, value_name = "MODE")]
     cache: Option<String>,
@@ -75,6 +81,8 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         rebuild_limit,
         scrub_limit,
         reshape_limit,
+        client_limit,
+        client_iops_limit,
         cache,
         log,
         read_deadline,
@@ -101,6 +109,18 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
     }
     if let Some(rate) = *reshape_limit {
         limit("reshape-limit", "reshaping", rate, |bytes_per_second| Request::ReshapeLimit { bytes_per_second })?;
+    }
+    if let Some(rate) = *client_limit {
+        limit("client-limit", "what clients read and write", rate, |bytes_per_second| Request::ClientLimit {
+            bytes_per_second,
+        })?;
+    }
+    if let Some(Operations(operations_per_second)) = *client_iops_limit {
+        let _: Value = client.ask(&Request::ClientIopsLimit { operations_per_second })?;
+        let count = operations_per_second.map_or_else(|| "none".to_owned(), |count| count.to_string());
+        let limited = operations_per_second.map_or("not limited".to_owned(), |count| format!("limited to {count}/s"));
+        set.push(("client-iops-limit", count));
+        print(format_args!("the number of clients' requests is {limited}"))?;
     }
     let settings = [
         ("cache", cache),

@@ -9,8 +9,8 @@ use uraid_serve::clock::now;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
-    BadBlocks, Fill, HealthState, Latency, LogDevice, LogDeviceState, Member, MemberState, Replace, Request, Reshape,
-    Scrub, ScrubMode, Spare, Status, Trouble,
+    BadBlocks, Fill, HealthState, Latency, Limits, LogDevice, LogDeviceState, Member, MemberState, Replace, Request,
+    Reshape, Scrub, ScrubMode, Spare, Status, Trouble,
 };
 use uraid_serve::sweeps::{Sweep, Work};
 use uraid_serve::text::{duration, list, size, visible};
@@ -72,9 +72,11 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     let Status { level, layout, members, size_bytes, chunk_bytes, requests, .. } = status;
     let level = level_title(level);
     let clients = if status.clients == 1 { "1 client".to_owned() } else { format!("{} clients", status.clients) };
+    let refused =
+        if status.clients_refused == 0 { String::new() } else { format!(", {} refused", status.clients_refused) };
     let mode = if status.read_only { ", read-only" } else { "" };
     let mut text = format!(
-        "{}: {level} {layout} of {} members, {} in chunks of {}{mode}\n{}\nup {}, {clients}\n{}\n\n",
+        "{}: {level} {layout} of {} members, {} in chunks of {}{mode}\n{}\nup {}, {clients}{refused}\n{}\n\n",
         title(status),
         status.reshape.as_ref().map_or(members.len(), |reshape| reshape.members_before.into()),
         size(*size_bytes),
@@ -106,6 +108,7 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         rate(requests.written_bytes, |status| status.requests.written_bytes),
         requests.flushes,
     );
+    text += &limited(&status.limits);
     match &status.cache {
         None => text += "\ncache    none",
         Some(fill) if status.read_only => {
@@ -130,6 +133,14 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         text += &format!("\nscrubbed {} ago", duration(now.0.saturating_sub(finished)));
     }
     text
+}
+
+/// How fast clients may go on: `, limited to 50 MiB/s and 500 requests/s`; nothing if there is no limit.
+fn limited(limits: &Limits) -> String {
+    let bytes = limits.client_bytes_per_second.map(|bytes| format!("{}/s", size(bytes)));
+    let operations = limits.client_operations_per_second.map(|count| format!("{count} requests/s"));
+    let limits: Vec<String> = bytes.into_iter().chain(operations).collect();
+    if limits.is_empty() { String::new() } else { format!(", limited to {}", limits.join(" and ")) }
 }
 
 /// `log 0    /dev/nvme0n1p3, active, 12 MiB in 40 records, 0.05 / 0.13 ms`.

@@ -26,6 +26,30 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     Ok(Bytes(bytes))
 }
 
+/// How many requests a second there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Operations(pub(crate) Option<u64>);
+
+/// The least memory that is good for anything. Less is more likely a number without its unit.
+const MEMORY_MIN: Bytes = Bytes(64 << 10);
+
+/// An amount of memory.
+pub(crate) fn memory(text: &str) -> Result<Bytes, String> {
+    match bytes(text)? {
+        size if size == Bytes(0) || size >= MEMORY_MIN => Ok(size),
+        size => Err(format!("{} bytes are too few: write a unit, such as 64M", size.0)),
+    }
+}
+
+/// Requests a second such as 500, or `none`.
+pub(crate) fn operations(text: &str) -> Result<Operations, String> {
+    match (text, text.parse()) {
+        ("none", _) => Ok(Operations(None)),
+        (_, Ok(count @ 1..)) => Ok(Operations(Some(count))),
+        _ => Err(format!("'{text}' is not none, nor a number of requests a second such as 500")),
+    }
+}
+
 /// Bytes a second such as 50M, or `none`.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     match (text, bytes(text)) {

@@ -48,6 +48,8 @@ pub mod error {
     pub const ENOSPC: u32 = 28;
     /// More than the server takes in one request.
     pub const EOVERFLOW: u32 = 75;
+    /// The server is shutting down.
+    pub const ESHUTDOWN: u32 = 108;
 }
 
 /// Why a client can't go on.

@@ -78,6 +78,12 @@ pub enum Error {
         /// The time allowed.
         limit: Duration,
     },
+    /// The client asked for nothing.
+    #[error("the client asked for nothing within {limit:?}: disconnected")]
+    Idle {
+        /// The time allowed.
+        limit: Duration,
+    },
     /// The client held memory that others were waiting for, and made no progress.
     #[error(
         "the client read no replies, or did not send the data that it had announced, while other clients waited for \

@@ -27,6 +27,6 @@ pub use error::{Error, NbdError};
 pub use export::Export;
 pub use info::{BlockSizes, ExportInfo};
 pub use server::{
-    Connections, Dispatcher, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener, ReplySlot,
-    RequestMemory, Scheme, Server, Tls, TlsClients, TlsError, UnixSocket, descriptors_needed,
+    Connections, Dispatcher, Drain, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener, RateLimits,
+    Rates, ReplySlot, RequestMemory, Scheme, Server, Tls, TlsClients, TlsError, UnixSocket, descriptors_needed,
 };

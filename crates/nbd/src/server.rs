@@ -3,8 +3,8 @@
 //! A server runs on one thread, inside a [`tokio::task::LocalSet`]. Each connection is one task, which reads, submits
 //! and writes without ever waiting for one of the three in particular.
 //!
-//! Bounds, of each connection and of all together: [`Limits`]. When they are reached the task stops reading its socket,
-//! so that its client waits.
+//! Bounds, of each connection and of all together: [`Limits`], and of what goes on in a second: [`Rates`]. When they
+//! are reached the task stops reading its socket, so that its client waits.
 
 mod budget;
 mod certificates;
@@ -13,18 +13,20 @@ mod connection;
 mod door;
 mod endpoint;
 mod handover;
+mod idle;
 mod limits;
 mod listener;
 mod outbox;
 mod peer;
 mod permits;
+mod rates;
 mod receive;
 mod refusals;
 mod socket;
 mod stream;
 mod tls;
 
-use std::{cell::Cell, future::Future, rc::Rc};
+use std::{cell::Cell, future::Future, rc::Rc, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
@@ -33,20 +35,24 @@ pub use certificates::{Fingerprint, FingerprintError, Tls, TlsClients, TlsError}
 pub use door::descriptors_needed;
 pub use endpoint::{Endpoint, Scheme};
 pub use handover::{Dispatcher, Incoming};
-pub use limits::Limits;
+pub use limits::{Drain, Limits};
 pub use listener::Listener;
 pub use outbox::ReplySlot;
 pub use permits::Connections;
+pub use rates::{RateLimits, Rates};
 pub use socket::UnixSocket;
 
 use crate::{Error, Export};
 use budget::Budget;
 pub use budget::RequestMemory;
 use common::Common;
-use connection::serve_connection;
+use connection::{Stopping, serve_connection};
 use door::Door;
 use handover::Handed;
 use permits::Permit;
+
+/// How long connections have to end when the time of a shutdown is over for clients that were refused until then.
+const CLOSING: Duration = Duration::from_secs(1);
 
 /// A server of one export.
 #[derive(Debug)]
@@ -62,8 +68,14 @@ impl<E: Export> Server<E> {
     /// [`Error::InvalidExport`] if the protocol can't describe the export.
     pub fn new(export: Rc<E>, limits: Limits, tls: Option<Tls>) -> Result<Self, Error> {
         export.info().validate()?;
-        let common = Common { export, limits, budget: Budget::new(&limits), tls };
+        let common = Common { export, limits, budget: Budget::new(&limits), rates: Arc::default(), tls };
         Ok(Self { common, open: Connections::default() })
+    }
+
+    /// Has its clients keep these limits, together with those of other servers that have the same.
+    #[must_use]
+    pub fn paced_by(self, rates: Arc<Rates>) -> Self {
+        Self { common: Common { rates, ..self.common }, ..self }
     }
 
     /// How much memory requests in flight take.
@@ -76,9 +88,9 @@ impl<E: Export> Server<E> {
         self.open.clone()
     }
 
-    /// Serves until `shutdown` is ready. Then nothing more is accepted or read, requests in flight are finished and
-    /// answered within [`Limits::shutdown_timeout`], every connection is closed, and the listener's socket file is
-    /// removed.
+    /// Serves until `shutdown` is ready. Then nothing more is accepted, requests in flight are finished and answered
+    /// within [`Limits::shutdown_timeout`], others as [`Limits::drain`] says, every connection is closed, and the
+    /// listener's socket files are removed.
     ///
     /// Returns whether all requests in flight were answered. Commands that were not may still be running in the export.
     ///
@@ -87,7 +99,7 @@ impl<E: Export> Server<E> {
     /// # Panics
     /// If called outside of a [`tokio::task::LocalSet`].
     pub async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> bool {
-        let (drain, draining) = watch::channel(false);
+        let (drain, draining) = watch::channel(Stopping::No);
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
         let Common { limits, budget, .. } = &self.common;
@@ -111,7 +123,7 @@ impl<E: Export> Server<E> {
     /// # Panics
     /// If called outside of a [`tokio::task::LocalSet`].
     pub async fn serve_incoming(self, mut incoming: Incoming) -> bool {
-        let (drain, draining) = watch::channel(false);
+        let (drain, draining) = watch::channel(Stopping::No);
         let mut connections = JoinSet::new();
         let Common { limits, budget, .. } = &self.common;
         let mut watch = std::pin::pin!(budget.watch(limits.stuck_timeout));
@@ -132,15 +144,19 @@ impl<E: Export> Server<E> {
     }
 
     /// Waits for the connections to end; false if they did not in time.
-    async fn finish(&self, mut connections: JoinSet<()>, drain: &watch::Sender<bool>) -> bool {
+    async fn finish(&self, mut connections: JoinSet<()>, drain: &watch::Sender<Stopping>) -> bool {
         info!(connections = connections.len(), "shutting down");
-        drain.send_replace(true);
-        let drained = timeout(self.common.limits.shutdown_timeout, async {
-            while let Some(ended) = connections.join_next().await {
-                connection_ended(ended);
-            }
-        });
-        let finished = drained.await.is_ok();
+        let Limits { shutdown_timeout, drain: how, .. } = self.common.limits;
+        let stopping = match how {
+            Drain::Close => Stopping::Closing,
+            Drain::Refuse => Stopping::Refusing,
+        };
+        drain.send_replace(stopping);
+        let mut finished = ended_within(shutdown_timeout, &mut connections).await;
+        if !finished && how == Drain::Refuse {
+            drain.send_replace(Stopping::Closing);
+            finished = ended_within(CLOSING, &mut connections).await;
+        }
         if !finished {
             warn!(connections = connections.len(), "requests were still in flight when the time to stop was over");
         }
@@ -153,7 +169,7 @@ impl<E: Export> Server<E> {
         connections: &mut JoinSet<()>,
         stream: listener::Stream,
         permit: Permit,
-        draining: watch::Receiver<bool>,
+        draining: watch::Receiver<Stopping>,
     ) {
         let common = self.common.clone();
         match stream {
@@ -163,7 +179,17 @@ impl<E: Export> Server<E> {
     }
 }
 
-async fn logged<S, E>(stream: S, common: Common<E>, draining: watch::Receiver<bool>, permit: Permit)
+/// Waits for the connections to end; false if they did not in time.
+async fn ended_within(limit: Duration, connections: &mut JoinSet<()>) -> bool {
+    let all = async {
+        while let Some(ended) = connections.join_next().await {
+            connection_ended(ended);
+        }
+    };
+    timeout(limit, all).await.is_ok()
+}
+
+async fn logged<S, E>(stream: S, common: Common<E>, draining: watch::Receiver<Stopping>, permit: Permit)
 where
     S: stream::Stream,
     E: Export,

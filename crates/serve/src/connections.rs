@@ -19,8 +19,8 @@ use uraid_io::buf::{Buf, Parcel, Pool};
 use uraid_io::engine::Fill;
 use uraid_layout::Bytes;
 use uraid_nbd::{
-    Command, Connections, Dispatcher, Export, ExportInfo, Incoming, Limits, Listener, NbdError, Payload, ReplySlot,
-    RequestMemory, Server, Tls,
+    Command, Connections, Dispatcher, Export, ExportInfo, Incoming, Limits, Listener, NbdError, Payload, Rates,
+    ReplySlot, RequestMemory, Server, Tls,
 };
 
 use crate::calls::{Call, Caller, Callers, Message, Queue, Report};
@@ -38,6 +38,8 @@ pub(crate) struct Options {
     /// For each thread.
     pub(crate) limits: Limits,
     pub(crate) tls: Option<Tls>,
+    /// Of all threads together.
+    pub(crate) rates: Arc<Rates>,
     /// Request memory that each thread keeps for reuse.
     pub(crate) kept: Bytes,
     pub(crate) busy_poll: Duration,
@@ -112,7 +114,7 @@ fn run(
     incoming: Incoming,
 ) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let Options { info, size, limits, tls, kept, busy_poll, recorder } = options;
+    let Options { info, size, limits, tls, rates, kept, busy_poll, recorder } = options;
     let remote = Rc::new(Remote {
         thread,
         info,
@@ -126,7 +128,7 @@ fn run(
         request_memory: OnceCell::new(),
     });
     LocalSet::new().block_on(&runtime, async {
-        let server = Server::new(Rc::clone(&remote), limits, tls)?;
+        let server = Server::new(Rc::clone(&remote), limits, tls)?.paced_by(rates);
         remote.request_memory.set(server.request_memory()).expect("there is one server");
         let (receiving, spinning) = (Rc::clone(&remote), Rc::clone(&remote));
         spawn_local(async move { receiving.receive(&queue).await });

@@ -13,12 +13,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::{Notify, watch};
 use uraid_io::engine::CacheMode;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::Connections;
 
+use crate::clients::Clients;
 use crate::condition::Condition;
 use crate::description::Description;
 use crate::disk::LiveDisk;
@@ -42,7 +42,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub(crate) struct Control<D> {
     description: Rc<Description>,
     reactor: Rc<Reactor<D>>,
-    connections: Connections,
+    clients: Clients,
     started: Instant,
     stop: Notify,
     changes: Changes<D>,
@@ -56,8 +56,7 @@ pub(crate) struct Control<D> {
 pub(crate) struct Parts<D> {
     pub(crate) description: Rc<Description>,
     pub(crate) reactor: Rc<Reactor<D>>,
-    /// The clients.
-    pub(crate) connections: Connections,
+    pub(crate) clients: Clients,
     pub(crate) members: Rc<Members<D>>,
     pub(crate) spares: Rc<Spares<D>>,
     pub(crate) scrubs: Rc<Scrubs<D>>,
@@ -66,12 +65,12 @@ pub(crate) struct Parts<D> {
 impl<D: LiveDisk> Control<D> {
     /// Controls an array of these parts.
     pub(crate) fn new(parts: &Parts<D>) -> Self {
-        let Parts { description, reactor, connections, members, spares, scrubs } = parts;
+        let Parts { description, reactor, clients, members, spares, scrubs } = parts;
         let (ended, _) = watch::channel(None);
         Self {
             description: Rc::clone(description),
             reactor: Rc::clone(reactor),
-            connections: connections.clone(),
+            clients: clients.clone(),
             started: Instant::now(),
             stop: Notify::new(),
             changes: Changes {
@@ -87,8 +86,15 @@ impl<D: LiveDisk> Control<D> {
         }
     }
 
+    /// Limits the rates of background work.
+    pub(crate) fn limit_background(&self, rebuilds: Option<Bytes>, scrubs: Option<Bytes>, reshapes: Option<Bytes>) {
+        self.limit_rebuilds(rebuilds);
+        self.limit_scrubs(scrubs);
+        self.limit_reshapes(reshapes);
+    }
+
     /// Limits the rate of rebuilds and copies to each member from now on.
-    pub(crate) fn limit_rebuilds(&self, limit: Option<Bytes>) {
+    fn limit_rebuilds(&self, limit: Option<Bytes>) {
         let rebuild_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { rebuild_bytes_per_second, ..self.limits.get() });
         self.reactor.adjust(|engine| {
@@ -98,14 +104,14 @@ impl<D: LiveDisk> Control<D> {
     }
 
     /// Limits the rate at which scrubs read each member from now on.
-    pub(crate) fn limit_scrubs(&self, limit: Option<Bytes>) {
+    fn limit_scrubs(&self, limit: Option<Bytes>) {
         let scrub_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { scrub_bytes_per_second, ..self.limits.get() });
         self.reactor.adjust(|engine| engine.set_scrub_limit(limit));
     }
 
     /// Limits the rate at which a reshape moves content from now on.
-    pub(crate) fn limit_reshapes(&self, limit: Option<Bytes>) {
+    fn limit_reshapes(&self, limit: Option<Bytes>) {
         let reshape_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { reshape_bytes_per_second, ..self.limits.get() });
         self.reactor.adjust(|engine| engine.reshape().into_iter().for_each(|way| way.limit_rate(limit)));
@@ -113,10 +119,11 @@ impl<D: LiveDisk> Control<D> {
 
     /// Limits rates as before, of an engine that began anew.
     fn limit_again(&self) {
-        let Limits { rebuild_bytes_per_second, scrub_bytes_per_second, reshape_bytes_per_second } = self.limits.get();
-        self.limit_rebuilds(rebuild_bytes_per_second.map(Bytes));
-        self.limit_scrubs(scrub_bytes_per_second.map(Bytes));
-        self.limit_reshapes(reshape_bytes_per_second.map(Bytes));
+        let Limits { rebuild_bytes_per_second, scrub_bytes_per_second, reshape_bytes_per_second, .. } =
+            self.limits.get();
+        let [rebuilds, scrubs, reshapes] =
+            [rebuild_bytes_per_second, scrub_bytes_per_second, reshape_bytes_per_second].map(|limit| limit.map(Bytes));
+        self.limit_background(rebuilds, scrubs, reshapes);
     }
 
     /// Ends each reshape that is on record, when it is time, and has the array use all of its members' room.
@@ -158,12 +165,12 @@ impl<D: LiveDisk> Control<D> {
         match request {
             Request::Status {} => {
                 let snapshot = Snapshot::take(&self.reactor).await?;
-                let (clients, uptime) = (self.connections.count(), self.started.elapsed());
-                let status = status::status(&self.description, snapshot, self.limits.get(), clients, uptime);
+                let (limits, uptime) = (self.limits.get(), self.started.elapsed());
+                let status = status::status(&self.description, snapshot, limits, &self.clients, uptime);
                 Ok(Answer::Status(Box::new(status)))
             }
             Request::Metrics {} => {
-                let text = metrics::page(&Snapshot::take(&self.reactor).await?, &self.description);
+                let text = metrics::page(&Snapshot::take(&self.reactor).await?, &self.description, &self.clients);
                 Ok(Answer::Metrics(Metrics { text }))
             }
             Request::Stop { force } => {
@@ -198,20 +205,13 @@ impl<D: LiveDisk> Control<D> {
                 self.limit_again();
                 begun.map(|()| Answer::Done {})
             }
-            Request::ReshapeLimit { bytes_per_second } => {
-                self.limit_reshapes(limit(bytes_per_second)?);
-                Ok(Answer::Done {})
-            }
-            Request::RebuildLimit { bytes_per_second } => {
-                self.limit_rebuilds(limit(bytes_per_second)?);
-                Ok(Answer::Done {})
-            }
+            Request::ReshapeLimit { .. }
+            | Request::RebuildLimit { .. }
+            | Request::ScrubLimit { .. }
+            | Request::ClientLimit { .. }
+            | Request::ClientIopsLimit { .. } => self.limit(&request).map(|()| Answer::Done {}),
             Request::ScrubStart { mode } => self.scrubs.start(mode).await.map(Answer::Scrub),
             Request::ScrubStop {} => self.scrubs.stop().await.map(Answer::Scrub),
-            Request::ScrubLimit { bytes_per_second } => {
-                self.limit_scrubs(limit(bytes_per_second)?);
-                Ok(Answer::Done {})
-            }
             Request::RecordStart {} => Ok(Answer::Recording(Recording { recording: self.reactor.recorder().start() })),
             Request::RecordTake { recording, end } => {
                 self.reactor.recorder().take(recording, end).map(Answer::Recorded)
@@ -224,6 +224,25 @@ impl<D: LiveDisk> Control<D> {
                 Ok(Answer::Set { key, value })
             }
         }
+    }
+
+    /// Executes a request for a limit.
+    fn limit(&self, request: &Request) -> Result<()> {
+        match *request {
+            Request::ReshapeLimit { bytes_per_second } => self.limit_reshapes(limit(bytes_per_second)?),
+            Request::RebuildLimit { bytes_per_second } => self.limit_rebuilds(limit(bytes_per_second)?),
+            Request::ScrubLimit { bytes_per_second } => self.limit_scrubs(limit(bytes_per_second)?),
+            Request::ClientLimit { bytes_per_second } => {
+                self.clients.limit_bytes(limit(bytes_per_second)?.map(|limit| limit.0));
+            }
+            Request::ClientIopsLimit { operations_per_second } => {
+                let is_some = operations_per_second != Some(0);
+                ensure!(is_some, "a limit of no requests a second would stop clients for ever; null is no limit");
+                self.clients.limit_operations(operations_per_second);
+            }
+            _ => unreachable!("it is about no limit"),
+        }
+        Ok(())
     }
 
     /// Refuses a stop that would lose data.

@@ -6,7 +6,9 @@
 //! people ([`text`], [`health`], [`names`]).
 
 mod calls;
+mod captive;
 pub mod client;
+mod clients;
 pub mod clock;
 mod commands;
 mod condition;

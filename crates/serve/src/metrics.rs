@@ -17,7 +17,9 @@ use uraid_io::cache::Unwritten;
 use uraid_io::disk::OpName;
 use uraid_io::engine::{Counters, Fill, MemberCounters, ScrubCounters};
 use uraid_layout::{MemberIndex, Sectors};
+use uraid_nbd::RateLimits;
 
+use crate::clients::Clients;
 use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::log_report;
@@ -56,16 +58,22 @@ impl Exporter {
     }
 
     /// Serves the page in a task of the reactor's thread. Runs forever.
-    pub(crate) fn spawn<D: LiveDisk>(self, reactor: Rc<Reactor<D>>, description: Rc<Description>) -> JoinHandle<()> {
-        let page = async move || Ok(page(&Snapshot::take(&reactor).await?, &description));
+    pub(crate) fn spawn<D: LiveDisk>(
+        self,
+        reactor: Rc<Reactor<D>>,
+        description: Rc<Description>,
+        clients: Clients,
+    ) -> JoinHandle<()> {
+        let page = async move || Ok(page(&Snapshot::take(&reactor).await?, &description, &clients));
         tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page))
     }
 }
 
 /// The whole page.
-pub(crate) fn page(snapshot: &Snapshot, description: &Description) -> String {
+pub(crate) fn page(snapshot: &Snapshot, description: &Description, clients: &Clients) -> String {
     let mut text = Text::default();
     array(&mut text, snapshot, description);
+    connections(&mut text, clients);
     requests(&mut text, snapshot);
     stripes(&mut text, &snapshot.counters);
     if let (Some(fill), Some(used)) = (&snapshot.cache, &snapshot.cache_use) {
@@ -117,6 +125,23 @@ fn array(text: &mut Text, snapshot: &Snapshot, description: &Description) {
     let mut health =
         text.gauge("uraid_array_health", "1 for the worst state that applies to the array, 0 for the others.");
     HealthState::ALL.iter().for_each(|other| health.sample(&[("state", other.name())], u8::from(*other == state)));
+}
+
+fn connections(text: &mut Text, clients: &Clients) {
+    let Clients { connections, connections_max, rates } = clients;
+    text.gauge("uraid_connections", "NBD connections.").sample(&[], connections.count());
+    text.gauge("uraid_connections_max", "Connections that there may be.").sample(&[], connections_max);
+    text.counter("uraid_connections_refused_total", "Connections that were closed at once.")
+        .sample(&[], connections.refused());
+    let RateLimits { operations_per_second, bytes_per_second } = rates.limits();
+    let bytes = bytes_per_second.unwrap_or(0);
+    text.gauge("uraid_client_limit_bytes_per_second", "Most bytes that clients read and write; 0: no limit.")
+        .sample(&[], bytes);
+    let operations = operations_per_second.unwrap_or(0);
+    text.gauge("uraid_client_limit_requests_per_second", "Most requests of clients; 0: no limit.")
+        .sample(&[], operations);
+    text.counter("uraid_requests_delayed_total", "Requests that waited because of these limits.")
+        .sample(&[], rates.delayed());
 }
 
 fn requests(text: &mut Text, snapshot: &Snapshot) {

@@ -6,6 +6,7 @@
 #![expect(missing_docs, reason = "docs/control-protocol.md describes what does not say itself")]
 
 mod devices;
+mod limits;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use uraid_layout::{Lba, Sectors};
 use uuid::Uuid;
 
 pub use devices::{Latency, LogAdded, LogDevice, LogDeviceState, NamedLog};
+pub use limits::Limits;
 
 use crate::shape::WantedShape;
 use crate::sweeps::{Sweep, Work};
@@ -84,6 +86,10 @@ pub enum Request {
     ReshapeLimit { bytes_per_second: Option<u64> },
     /// Limit the rate of rebuilds and copies to each member.
     RebuildLimit { bytes_per_second: Option<u64> },
+    /// Limit the rate at which all clients together read and write.
+    ClientLimit { bytes_per_second: Option<u64> },
+    /// Limit the rate of all clients' requests.
+    ClientIopsLimit { operations_per_second: Option<u64> },
     /// Compare the members' content: [`Scrub`].
     ScrubStart { mode: ScrubMode },
     /// Stop the scrub: [`Scrub`].
@@ -201,6 +207,12 @@ pub struct Status {
     pub uptime_ms: u64,
     /// NBD connections.
     pub clients: usize,
+    /// How many there may be.
+    #[serde(default)]
+    pub clients_max: usize,
+    /// How many were closed at once.
+    #[serde(default)]
+    pub clients_refused: u64,
     pub health: Health,
     pub requests: Traffic,
     pub members: Vec<Member>,
@@ -232,16 +244,6 @@ pub struct Status {
     pub scrub: Option<Scrub>,
     /// When the last complete scrub finished, in seconds since 1970.
     pub scrub_finished_s: Option<u64>,
-}
-
-/// Limits for background work on each member; `None` means as fast as possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    pub rebuild_bytes_per_second: Option<u64>,
-    pub scrub_bytes_per_second: Option<u64>,
-    /// Of content, not for each member.
-    #[serde(default)]
-    pub reshape_bytes_per_second: Option<u64>,
 }
 
 /// An added member, or a spare, which does not have a slot and UUID yet.

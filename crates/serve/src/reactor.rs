@@ -73,8 +73,8 @@ pub struct Settings {
     pub busy_poll: Duration,
     /// None: nothing is cached.
     pub caching: Option<Caching>,
-    /// Maximum memory of requests in flight, for all threads together.
-    pub request_memory: Bytes,
+    /// What clients may use, of all threads together.
+    pub limits: Limits,
     /// Limits for members.
     pub patience: Patience,
     /// Whether the log has sums of whole parity stripes that are written, not their content.
@@ -86,7 +86,8 @@ pub struct Settings {
 impl Settings {
     /// The limits for the clients of one of this many threads.
     pub(crate) fn limits(&self, threads: u8) -> Limits {
-        Limits { bytes_in_flight_all_max: self.request_memory.0 / u64::from(threads), ..Limits::default() }
+        let bytes_in_flight_all_max = self.limits.bytes_in_flight_all_max / u64::from(threads);
+        Limits { bytes_in_flight_all_max, ..self.limits }
     }
 }
 

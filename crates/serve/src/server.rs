@@ -4,17 +4,22 @@
 //! members are marked clean and released, and then those are told who wait for that.
 
 use std::cell::Cell;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitStatus;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::{Endpoint, ExportInfo, Listener, Scheme, Tls, UnixSocket};
+use uraid_nbd::{Endpoint, ExportInfo, Listener, RateLimits, Rates, Scheme, Tls, UnixSocket};
 
+use crate::captive::{self, Captive};
+use crate::clients::Clients;
 use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
 use crate::control::spares::Spares;
@@ -57,6 +62,8 @@ pub struct Options {
     pub scrub_limit: Option<Bytes>,
     /// Most bytes of content per second that a reshape moves.
     pub reshape_limit: Option<Bytes>,
+    /// How fast clients may go on.
+    pub client_rates: RateLimits,
     /// How often to scrub.
     pub scrub_every: Option<Duration>,
     /// Addresses for metrics. The first usable one serves them.
@@ -65,6 +72,8 @@ pub struct Options {
     pub on_event: Option<PathBuf>,
     /// Asks disks whether they are failing.
     pub smart: Option<Smart>,
+    /// A command that runs as long as the array is served.
+    pub run: Option<OsString>,
 }
 
 /// The sockets of a server.
@@ -95,7 +104,7 @@ pub struct Reachable<'a> {
 ///
 /// # Errors
 /// As `served`, and if there can be no event loop.
-pub fn run(served: impl Future<Output = Result<()>>) -> Result<()> {
+pub fn run<T>(served: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = LocalSet::new().block_on(&runtime, served);
     // A hanging file system must not delay the exit.
@@ -103,11 +112,12 @@ pub fn run(served: impl Future<Output = Result<()>>) -> Result<()> {
     served
 }
 
-/// Serves an array until a signal or an administrator stops it. `open` opens the sockets; `announce` is called when
-/// clients can connect. To be [run](run()) in an event loop.
+/// Serves an array until a signal or an administrator stops it, or its command ends. `open` opens the sockets;
+/// `announce` is called when clients can connect. To be [run](run()) in an event loop. Returns how the command has
+/// ended, if there is one.
 ///
 /// # Errors
-/// If the array can't be served, or its members could not be marked clean.
+/// If the array can't be served, its members could not be marked clean, or the command does not end.
 pub async fn serve<D: LiveDisk>(
     array: Array<D>,
     options: Options,
@@ -115,7 +125,7 @@ pub async fn serve<D: LiveDisk>(
     notifier: Rc<Notifier>,
     open: impl FnOnce() -> Result<Sockets>,
     announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
-) -> Result<()> {
+) -> Result<Option<ExitStatus>> {
     let Options { info, settings, connection_threads, tls, config, scrub_every, .. } = options;
     let hook = options.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let Sockets { listener, control: socket } = open()?;
@@ -128,22 +138,22 @@ pub async fn serve<D: LiveDisk>(
     let uri = listener.endpoint().uri(scheme, &info.name);
     let description = Description::new(&array, uri, is_read_only, connection_threads, options.spares);
     let description = Rc::new(Description { config, ..description });
-    let service = Service::start(array, &info, settings, connection_threads, tls)?;
+    let rates = Arc::new(Rates::new(options.client_rates));
+    let service = Service::start(array, &info, settings, connection_threads, tls, &rates)?;
     let (reactor, connections) = service.parts();
+    let clients = Clients { connections, connections_max: settings.limits.connections_max, rates };
     let members = Rc::new(Members::new(Rc::clone(&reactor)));
     let parts = Parts {
         spares: Rc::new(Spares::new(Rc::clone(&description), Rc::clone(&reactor), Rc::clone(&members))),
         scrubs: Rc::new(Scrubs::new(Rc::clone(&reactor), description.created)),
         description,
         reactor,
-        connections,
+        clients: clients.clone(),
         members,
     };
     let Parts { description, reactor, members, scrubs, .. } = &parts;
     let control = Rc::new(Control::new(&parts));
-    control.limit_rebuilds(options.rebuild_limit);
-    control.limit_scrubs(options.scrub_limit);
-    control.limit_reshapes(options.reshape_limit);
+    control.limit_background(options.rebuild_limit, options.scrub_limit, options.reshape_limit);
     let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
     let door = Rc::<Door>::default();
     if let Some(socket) = socket {
@@ -152,7 +162,7 @@ pub async fn serve<D: LiveDisk>(
     let metrics = exporter.as_ref().map(Exporter::url);
     holes::search(Rc::clone(reactor)).await;
     announce(&Reachable { endpoints: listener.endpoints(), scheme, info: &info, unit, metrics })?;
-    let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(reactor), Rc::clone(description)));
+    let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(reactor), Rc::clone(description), clients));
     notifier.ready();
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
@@ -162,16 +172,18 @@ pub async fn serve<D: LiveDisk>(
     spawn_upkeep(&parts, is_read_only, scrub_every);
     let reshaping = Rc::clone(&control);
     spawn_local(async move { reshaping.look_after_reshapes().await });
-    if let Some(smart) = options.smart {
-        spawn_local(smart.look_after_disks(Rc::clone(reactor)));
-    }
+    options.smart.into_iter().for_each(|smart| drop(spawn_local(smart.look_after_disks(Rc::clone(reactor)))));
+    let variables = captive::variables(listener.endpoints(), scheme, &info.name);
+    let captive = options.run.map(|command| Captive::start(&command, &variables)).transpose()?;
     let known = Cell::new(MemberSet::EMPTY);
     let stop = async {
         tokio::select! {
             () = control.stopped() => {}
             () = signals.heard() => {}
+            () = Captive::any_ended(captive.as_ref()) => {}
         }
         notifier.stopping();
+        captive.iter().for_each(Captive::end);
         known.set(reactor.vacancies());
         // Deleted members end with the server, and the next start must not wait for them.
         deleted::give_up(reactor, members).await;
@@ -186,17 +198,22 @@ pub async fn serve<D: LiveDisk>(
     // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
     // program.
     reactor.release();
-    if let Some(exporting) = exporting {
-        exporting.abort();
-        let _ = exporting.await;
-    }
+    end(exporting).await;
     door.close().await;
     control.end(&closed, lost).await;
     if let Some(watcher) = reactor.watcher() {
         watcher.end(signals.heard()).await;
     }
     drop((summing, registration));
-    closed
+    closed.and(Captive::finish(captive, signals.heard()).await)
+}
+
+/// Ends a task, if there is one.
+async fn end(task: Option<JoinHandle<()>>) {
+    if let Some(task) = task {
+        task.abort();
+        let _ = task.await;
+    }
 }
 
 /// Begins what goes on beside the clients: scrubs, spares, and a look at the members now and then.

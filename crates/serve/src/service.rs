@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use uraid_io::array::Array;
 use uraid_layout::Bytes;
-use uraid_nbd::{Connections, ExportInfo, Listener, Server, Tls};
+use uraid_nbd::{Connections, ExportInfo, Listener, Rates, Server, Tls};
 
 use crate::connections::{self, ConnectionThreads, warn_unless};
 use crate::disk::LiveDisk;
@@ -30,6 +30,7 @@ impl<D: LiveDisk> Service<D> {
         settings: Settings,
         threads: u8,
         tls: Option<Tls>,
+        rates: &Arc<Rates>,
     ) -> Result<Self> {
         let size = ExportSize::new(info);
         if threads > 0 {
@@ -39,6 +40,7 @@ impl<D: LiveDisk> Service<D> {
                 size: size.clone(),
                 limits: settings.limits(threads),
                 tls,
+                rates: Arc::clone(rates),
                 kept: Bytes(KEPT.0 / u64::from(threads)),
                 busy_poll: settings.busy_poll,
                 recorder: Arc::clone(&recorder),
@@ -48,7 +50,7 @@ impl<D: LiveDisk> Service<D> {
             return Ok(Self::Beside(Rc::new(reactor), threads));
         }
         let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), size, settings, None, Arc::default()));
-        let server = Server::new(Rc::clone(&reactor), settings.limits(1), tls)?;
+        let server = Server::new(Rc::clone(&reactor), settings.limits(1), tls)?.paced_by(Arc::clone(rates));
         reactor.count_request_memory(server.request_memory());
         Ok(Self::Alone(reactor, server))
     }

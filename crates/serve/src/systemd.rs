@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use listenfd::ListenFd;
 
 /// The service manager's notification socket.
@@ -88,19 +88,18 @@ fn watchdog() -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|&period| period > 1 && is_meant).map(Duration::from_micros)
 }
 
-/// The listening socket that the service manager hands over, if any.
-pub fn inherited() -> Result<Option<OwnedFd>> {
+/// The listening sockets that the service manager hands over, in the order in which its unit has them.
+pub fn inherited() -> Result<Vec<OwnedFd>> {
     let mut sockets = ListenFd::from_env();
-    match sockets.len() {
-        0 => return Ok(None),
-        1 => {}
-        count => {
-            bail!("{count} sockets were handed over, and an array is served on one: give the unit one ListenStream=")
+    let mut taken = Vec::new();
+    for index in 0..sockets.len() {
+        if let Ok(unix) = sockets.take_unix_listener(index) {
+            taken.extend(unix.map(OwnedFd::from));
+            continue;
         }
+        let tcp = sockets.take_tcp_listener(index);
+        let tcp = tcp.context("what was handed over is no stream socket: give the unit ListenStream= alone")?;
+        taken.extend(tcp.map(OwnedFd::from));
     }
-    if let Ok(unix) = sockets.take_unix_listener(0) {
-        return Ok(unix.map(OwnedFd::from));
-    }
-    let tcp = sockets.take_tcp_listener(0);
-    Ok(tcp.context("what was handed over is no stream socket: give the unit a ListenStream=")?.map(OwnedFd::from))
+    Ok(taken)
 }

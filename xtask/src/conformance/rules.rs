@@ -130,10 +130,13 @@ pub(super) const PROTOCOL: &[Rule] = &[
     ),
     Rule(
         "Terminating the transmission phase",
-        "errors at a shutdown should be `NBD_ESHUTDOWN`",
-        Explained(
-            "open: requests that come during a shutdown are not read, so they get no reply and the client retries",
-        ),
+        "errors at a shutdown should be `NBD_ESHUTDOWN`: with `--drain eshutdown`. By default requests that come then \
+         are not read, because QEMU and Linux pass this error on to who asked, but repeat what has no reply when they \
+         have connected again",
+        Checked(&[
+            "shutdown::requests_that_come_during_a_shutdown_are_refused_if_that_is_wanted",
+            "e2e client_limits::requests_during_a_stop_are_refused_or_left_to_the_next_server",
+        ]),
     ),
     Rule(
         "Terminating the transmission phase",

@@ -1,5 +1,6 @@
 //! Arguments of `uraid serve`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,17 +10,15 @@ use uraid_layout::Bytes;
 use uraid_serve::patience::{Limit, Patience, deadline, errors};
 use uuid::Uuid;
 
+use super::clients::ClientArgs;
 use super::listen::{EndpointArgs, ListenAt};
-use crate::values::{Rate, bytes, period, rate};
+use crate::values::{Rate, bytes, memory, period, rate};
 
 /// The most threads that serve connections.
 const CONNECTION_THREADS_MAX: i64 = 16;
 
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
-
-/// The least memory that is good for anything. Less is more likely a number without its unit.
-const MEMORY_MIN: Bytes = Bytes(64 << 10);
 
 const READ_DEADLINE: &str = "2s";
 const WRITE_DEADLINE: &str = "30s";
@@ -30,7 +29,9 @@ const MAX_ERRORS: &str = "20";
 #[command(after_help = "Examples:
   uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
+  uraid serve --socket /run/vault.sock --listen 10809 /dev/sd[b-h]
   uraid serve --listen storage.lan --tls require --tls-certificates /etc/uraid/tls a.img b.img
+  uraid serve --run 'nbdcopy \"$uri\" backup.img' a.img b.img c.img
   uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
     /// Read members and options from a TOML file
@@ -48,6 +49,13 @@ pub(crate) struct ServeArgs {
     /// Stop when the process that started the server ends, however it ends
     #[arg(long, hide_short_help = true)]
     pub(crate) exit_with_parent: bool,
+    /// Run this command, and stop when it ends
+    ///
+    /// /bin/sh runs it when clients can connect. $uri says where; $unixsocket, $port and $exportname are the parts of
+    /// that, where there are any. The server prints nothing, and exits with the command's status. Unless --socket or
+    /// --listen is given, it listens in a directory of its own. If the server stops first, the command gets SIGTERM.
+    #[arg(long, value_name = "COMMAND", hide_short_help = true)]
+    pub(crate) run: Option<OsString>,
     /// Start although members are missing
     ///
     /// Also leaves out members that are blank, whose log is damaged, or that hang for longer than --write-deadline.
@@ -106,6 +114,8 @@ pub(crate) struct ServeArgs {
     pub(crate) patience: PatienceArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    #[command(flatten)]
+    pub(crate) clients: ClientArgs,
     /// Scrub whenever this much time has passed since the last one, such as 30d
     #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
     #[arg(help_heading = "Monitoring and upkeep")]
@@ -185,8 +195,8 @@ pub(crate) struct WatchArgs {
     pub(crate) smart_every: Option<Duration>,
     /// Control socket [default: the socket with the extension .ctl]
     ///
-    /// Only the user who started the server may connect. With --listen there is no control socket unless this option
-    /// names one.
+    /// Only the user who started the server may connect. With --listen and without --socket there is no control socket
+    /// unless this option names one.
     #[arg(long, value_name = "PATH", help_heading = "Monitoring and upkeep")]
     pub(crate) control: Option<PathBuf>,
 }
@@ -202,7 +212,7 @@ pub(crate) struct CacheArgs {
     /// Memory for the cache [default: 256M, at most 1/8 of the machine's memory]
     #[arg(long, value_parser = memory, value_name = "SIZE", help_heading = "Performance")]
     pub(crate) cache_size: Option<Bytes>,
-    /// Memory for clients' requests [default: the cache's size, at least 64M]
+    /// Memory for all clients' requests [default: the cache's size, at least 64M]
     ///
     /// Clients wait while none is left. A client that takes no replies for 30 seconds while others wait is
     /// disconnected.
@@ -284,14 +294,6 @@ pub(crate) enum BusyPoll {
     Auto,
     /// Always this long; zero: never.
     For(Duration),
-}
-
-/// An amount of memory.
-fn memory(text: &str) -> Result<Bytes, String> {
-    match bytes(text)? {
-        size if size == Bytes(0) || size >= MEMORY_MIN => Ok(size),
-        size => Err(format!("{} bytes are too few: write a unit, such as 64M", size.0)),
-    }
 }
 
 /// A port of this machine's own, or an address or a name with a port that others may reach.

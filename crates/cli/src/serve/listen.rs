@@ -17,15 +17,17 @@ const NBD_PORT: u16 = 10809;
 #[derive(Debug, Default, Args)]
 pub(crate) struct EndpointArgs {
     /// Unix socket for clients of this user [default: uraid.sock beside the first member]
-    #[arg(long, short, value_name = "PATH", conflicts_with = "listen")]
+    ///
+    /// With --listen there is none unless this option names one; then clients reach the array on both.
+    #[arg(long, short, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// TCP address for clients
+    /// TCP address for clients; repeatable
     ///
     /// A port alone listens on 127.0.0.1, a host alone on port 10809. All addresses of a name are listened on. Write
     /// IPv6 addresses in brackets: `[::1]:10809`. `[::]:10809` lets every host connect. Addresses that other hosts
     /// reach need --tls require or --insecure.
     #[arg(long, value_parser = ListenAt::parse, value_name = "HOST:PORT", allow_negative_numbers = true)]
-    pub(crate) listen: Option<ListenAt>,
+    pub(crate) listen: Vec<ListenAt>,
     /// Name of the export [default: the array's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) export: Option<String>,

@@ -36,13 +36,7 @@ pub(crate) struct SecurityArgs {
     #[arg(long, help_heading = "Who may connect", hide_short_help = true)]
     insecure: bool,
     /// Let this user connect to the Unix socket, beside root and the server's own; repeatable
-    #[arg(
-        long,
-        value_name = "UID",
-        conflicts_with = "listen",
-        help_heading = "Who may connect",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "UID", help_heading = "Who may connect", hide_short_help = true)]
     pub(super) allow_uid: Vec<u32>,
 }
 

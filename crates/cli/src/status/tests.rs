@@ -56,6 +56,8 @@ fn status() -> Status {
         connection_threads: 0,
         uptime_ms: 192_500,
         clients: 2,
+        clients_max: 64,
+        clients_refused: 0,
         health: health(HealthState::Whole, 1),
         requests: Traffic { reads: 3, read_bytes: 4 << 20, writes: 4, written_bytes: 2 << 20, flushes: 7 },
         members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
@@ -96,6 +98,25 @@ clients  read 4 MiB, wrote 2 MiB, 7 flushes
 cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
 log      [..............................] 0 bytes of 1 MiB";
     assert_eq!(screen(&status, None, Colours::NONE), expected);
+}
+
+#[test]
+fn it_says_who_was_refused_and_what_is_limited() {
+    let text = screen(&Status { clients_refused: 3, ..status() }, None, Colours::NONE);
+    assert!(text.contains("up 3 min 12 s, 2 clients, 3 refused\n") && !text.contains("limited"), "{text}");
+    let limits = |bytes, operations| Limits {
+        client_bytes_per_second: bytes,
+        client_operations_per_second: operations,
+        ..Limits::default()
+    };
+    for (limits, told) in [
+        (limits(Some(50 << 20), None), "7 flushes, limited to 50 MiB/s\n"),
+        (limits(None, Some(500)), "7 flushes, limited to 500 requests/s\n"),
+        (limits(Some(64 << 10), Some(1)), "7 flushes, limited to 64 KiB/s and 1 requests/s\n"),
+    ] {
+        let text = screen(&Status { limits, ..status() }, None, Colours::NONE);
+        assert!(text.contains(told), "{text}");
+    }
 }
 
 #[test]

@@ -11,8 +11,8 @@ use std::{
 use tokio::{io::AsyncWriteExt as _, sync::watch, task::yield_now, time::timeout};
 
 use super::{
-    ReplySlot, certificates::Tls, common::Common, outbox::Outbox, permits::Permit, receive::ReceiveBuffer,
-    stream::Stream, tls::Encrypted,
+    ReplySlot, certificates::Tls, common::Common, idle::Idle, outbox::Outbox, permits::Permit, rates::Pacer,
+    receive::ReceiveBuffer, stream::Stream, tls::Encrypted,
 };
 use crate::{
     Command, Error, Export, ExportInfo, NbdError, Span,
@@ -27,12 +27,23 @@ const READS_PER_TURN: u32 = 2;
 /// requests behind it.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
-/// Serves a client until it leaves, fails, is in others' way, or `draining` turns true. Dropping the future closes the
+/// Whether the server shuts down, and how far that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+pub(super) enum Stopping {
+    /// It serves.
+    No,
+    /// New requests are refused.
+    Refusing,
+    /// Nothing more is read.
+    Closing,
+}
+
+/// Serves a client until it leaves, fails, is in others' way, or the server is stopping. Dropping the future closes the
 /// connection at once.
 pub(super) async fn serve_connection<S, E>(
     stream: S,
     common: Common<E>,
-    mut draining: watch::Receiver<bool>,
+    mut draining: watch::Receiver<Stopping>,
     permit: Permit,
 ) -> Result<(), Error>
 where
@@ -44,7 +55,7 @@ where
     let negotiated = tokio::select! {
         negotiated = negotiation => negotiated.map_err(|_| Error::HandshakeTimeout { limit })??,
         () = permit.evicted() => None,
-        _ = draining.wait_for(|draining| *draining) => None,
+        _ = draining.wait_for(|stopping| *stopping > Stopping::No) => None,
     };
     match negotiated.filter(|_| permit.keep()) {
         Some(Negotiated::Plain(client)) => client.serve(common, draining, &permit).await,
@@ -129,31 +140,42 @@ impl<S: Stream> Client<S> {
     async fn serve<E: Export>(
         self,
         common: Common<E>,
-        mut draining: watch::Receiver<bool>,
+        mut draining: watch::Receiver<Stopping>,
         permit: &Permit,
     ) -> Result<(), Error> {
         let Self { stream, mut received, session } = self;
-        let Common { export, limits, budget, .. } = common;
+        let Common { export, limits, budget, rates, .. } = common;
         received.enlarge()?;
         tokio::select! {
             () = permit.fence(|| stream.is_closed(), limits.stuck_timeout) => {}
-            _ = draining.wait_for(|draining| *draining) => return Ok(()),
+            _ = draining.wait_for(|stopping| *stopping > Stopping::No) => return Ok(()),
         }
-        let outbox = Outbox::new(session, limits, budget);
-        let mut connection =
-            Connection { stream, export, outbox, decoder: Decoder::new(session), received, stage: Stage::Header };
+        let mut connection = Connection {
+            stream,
+            export,
+            outbox: Outbox::new(session, limits, budget),
+            decoder: Decoder::new(session),
+            received,
+            stage: Stage::Header,
+            pacer: Pacer::new(rates),
+            requests: 0,
+            stopping: Stopping::No,
+        };
         let outbox = Rc::clone(&connection.outbox);
-        let mut is_draining = false;
+        let mut idle = Idle::new(limits.idle_timeout);
         let ended = loop {
+            let stopping = connection.stopping;
             tokio::select! {
                 biased;
                 ended = connection.run() => break ended,
                 () = permit.asked() => permit.answer(connection.stream.is_closed()),
                 () = permit.evicted() => break Err(Error::Stuck),
-                _ = draining.wait_for(|draining| *draining), if !is_draining => {
-                    is_draining = true;
-                    connection.drain();
+                () = idle.tick() => {
+                    if let Some(limit) = limits.idle_timeout.filter(|_| idle.is_over(connection.requests_at_rest())) {
+                        break Err(Error::Idle { limit });
+                    }
                 }
+                stopping = stopping_further(&mut draining, stopping) => connection.stop(stopping),
             }
         };
         say_goodbye(&mut connection.stream).await;
@@ -164,6 +186,15 @@ impl<S: Stream> Client<S> {
     }
 }
 
+/// Waits until the shutdown has come further than that.
+async fn stopping_further(draining: &mut watch::Receiver<Stopping>, than: Stopping) -> Stopping {
+    match draining.wait_for(|stopping| *stopping > than).await {
+        Ok(stopping) => *stopping,
+        // Nobody shuts the server down any more.
+        Err(_) => std::future::pending().await,
+    }
+}
+
 struct Connection<S, E: Export> {
     stream: S,
     export: Rc<E>,
@@ -171,12 +202,18 @@ struct Connection<S, E: Export> {
     decoder: Decoder,
     received: ReceiveBuffer,
     stage: Stage<E::Buffer>,
+    pacer: Pacer,
+    /// How many have come.
+    requests: u64,
+    stopping: Stopping,
 }
 
 /// Where the connection stands in its stream of requests.
 enum Stage<B: AsRef<[u8]>> {
     /// At a request, or in the data of one that is refused.
     Header,
+    /// A request whose turn has not come yet.
+    Paced(Request),
     /// A request that the budget has no room for yet.
     Unadmitted(Request),
     /// A refusal that the budget has no room for yet.
@@ -225,7 +262,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
             if let Poll::Ready(Err(source)) = sent {
                 break Poll::Ready(Err(Error::Connection { operation: "sending to the client", source }));
             }
-            match self.advance() {
+            match self.advance(cx) {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(error) => break Poll::Ready(Err(error)),
@@ -247,42 +284,73 @@ impl<S: Stream, E: Export> Connection<S, E> {
         ended
     }
 
-    /// Takes no more requests. One whose data are still on their way was never started, and gets no reply.
-    fn drain(&mut self) {
+    /// How many requests there have been; none if one is in flight, or waits for its turn.
+    fn requests_at_rest(&self) -> Option<u64> {
+        (matches!(self.stage, Stage::Header) && self.outbox.is_idle()).then_some(self.requests)
+    }
+
+    /// Starts no more requests. One that waits, or whose data are still on their way, was never started: it gets no
+    /// reply, or that the server shuts down, as those do that come from now on.
+    fn stop(&mut self, stopping: Stopping) {
+        self.stopping = stopping;
         self.outbox.stop_waiting();
-        if let Stage::Data(Writing { buffer, slot, .. }) = mem::replace(&mut self.stage, Stage::Closing) {
-            drop(buffer);
-            slot.abandon();
+        let refuses = stopping == Stopping::Refusing;
+        self.stage = match mem::replace(&mut self.stage, Stage::Closing) {
+            Stage::Data(writing) => {
+                let (left_bytes, echo) = (writing.missing_bytes(), writing.slot.echo());
+                drop(writing.buffer);
+                writing.slot.abandon();
+                match u32::try_from(left_bytes) {
+                    Ok(left_bytes) if refuses => {
+                        self.decoder.refuse(left_bytes, echo, NbdError::Shutdown);
+                        Stage::Header
+                    }
+                    _ => Stage::Closing,
+                }
+            }
+            Stage::Paced(request) | Stage::Unadmitted(request) if refuses => self.refuse(&request),
+            stage if refuses => stage,
+            _ => Stage::Closing,
+        };
+    }
+
+    /// Answers a request with the news that the server shuts down; what follows of it is skipped.
+    fn refuse(&mut self, request: &Request) -> Stage<E::Buffer> {
+        match request.command {
+            Command::Write { span, .. } => {
+                self.decoder.refuse(span.data_bytes(), request.echo, NbdError::Shutdown);
+                Stage::Header
+            }
+            _ => Stage::Refusal(request.echo, NbdError::Shutdown),
         }
     }
 
     /// Submits what has arrived, as far as the budget goes. Returns whether replies may be due.
-    fn advance(&mut self) -> Result<bool, Error> {
+    fn advance(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         let mut turn = Turn::default();
-        let taken = self.take_requests(&mut turn);
+        let taken = self.take_requests(&mut turn, cx);
         if turn.submitted {
             self.export.kick(); // also if the stream went wrong after these commands
         }
         taken.map(|()| turn.submitted || turn.refused)
     }
 
-    fn take_requests(&mut self, turn: &mut Turn) -> Result<(), Error> {
+    fn take_requests(&mut self, turn: &mut Turn, cx: &mut Context<'_>) -> Result<(), Error> {
         loop {
             self.stage = match mem::replace(&mut self.stage, Stage::Closing) {
-                Stage::Header => {
-                    let mut unread = self.received.unread();
-                    let next = self.decoder.next(&mut unread);
-                    let consumed = self.received.unread().len() - unread.len();
-                    self.received.consume(consumed);
-                    match next? {
-                        Some(Received::Request(request)) => Stage::Unadmitted(request),
-                        Some(Received::Rejected { echo, error }) => Stage::Refusal(echo, error),
-                        Some(Received::Disconnect) => Stage::Closing,
-                        None => {
-                            self.stage = Stage::Header;
-                            return Ok(());
-                        }
+                Stage::Header => match self.next_request()? {
+                    Some(stage) => stage,
+                    None => {
+                        self.stage = Stage::Header;
+                        return Ok(());
                     }
+                },
+                Stage::Paced(request) => {
+                    if !self.pacer.poll_begin(&request.command, cx) {
+                        self.stage = Stage::Paced(request);
+                        return Ok(());
+                    }
+                    Stage::Unadmitted(request)
                 }
                 Stage::Unadmitted(request) => match self.outbox.admit(&request) {
                     Some(slot) => self.start(request.command, slot, turn),
@@ -313,6 +381,22 @@ impl<S: Stream, E: Export> Connection<S, E> {
                 Stage::Closing => return Ok(()),
             };
         }
+    }
+
+    /// What to do with the next request, if it has arrived.
+    fn next_request(&mut self) -> Result<Option<Stage<E::Buffer>>, Error> {
+        let mut unread = self.received.unread();
+        let next = self.decoder.next(&mut unread);
+        let consumed = self.received.unread().len() - unread.len();
+        self.received.consume(consumed);
+        let Some(next) = next? else { return Ok(None) };
+        self.requests += 1;
+        Ok(Some(match next {
+            Received::Request(request) if self.stopping == Stopping::No => Stage::Paced(request),
+            Received::Request(request) => self.refuse(&request),
+            Received::Rejected { echo, error } => Stage::Refusal(echo, error),
+            Received::Disconnect => Stage::Closing,
+        }))
     }
 
     /// Submits a command, or makes ready to receive its data. A request that there is no memory for is refused.
@@ -350,7 +434,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
     /// Reads more, unless what was read before must wait for the budget.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
         let receiving = match &mut self.stage {
-            Stage::Unadmitted(_) | Stage::Refusal(..) | Stage::Closing => return Poll::Pending,
+            Stage::Paced(_) | Stage::Unadmitted(_) | Stage::Refusal(..) | Stage::Closing => return Poll::Pending,
             Stage::Data(writing) if writing.missing_bytes() >= DIRECT_BYTES_MIN => {
                 let received = self.stream.poll_receive(cx, &mut writing.buffer.as_mut()[writing.filled_bytes..]);
                 if let Poll::Ready(Ok(bytes)) = received {

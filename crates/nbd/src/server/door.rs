@@ -52,6 +52,7 @@ impl Door {
                     continue;
                 }
             };
+            self.open.count_refused();
             self.refusals.note(refusal);
         }
     }

@@ -22,13 +22,29 @@ pub struct Limits {
     pub stuck_timeout: Duration,
     /// Time for a handshake.
     pub handshake_timeout: Duration,
+    /// How long a client that has nothing in flight may ask for nothing; none: as long as it likes. It is disconnected
+    /// at most a quarter later.
+    pub idle_timeout: Option<Duration>,
     /// Time for requests in flight at shutdown.
     pub shutdown_timeout: Duration,
+    /// What becomes of requests that come during a shutdown.
+    pub drain: Drain,
+}
+
+/// What becomes of requests that come while a server shuts down.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Drain {
+    /// They are not read, and connections are closed as soon as requests in flight are answered: clients that connect
+    /// again ask the server's successor.
+    #[default]
+    Close,
+    /// They fail with `NBD_ESHUTDOWN`, until the client leaves or the time of the shutdown is over.
+    Refuse,
 }
 
 impl Default for Limits {
     /// 64 connections, 48 of one host, each of 64 MiB and 1024 requests, together of 256 MiB; 10 s for a handshake, 30
-    /// s for who is stuck and for a shutdown.
+    /// s for who is stuck and for a shutdown; clients may be idle, and connections are closed at a shutdown.
     fn default() -> Self {
         Self {
             connections_max: 64,
@@ -38,7 +54,9 @@ impl Default for Limits {
             requests_in_flight_max: 1024,
             stuck_timeout: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
+            idle_timeout: None,
             shutdown_timeout: Duration::from_secs(30),
+            drain: Drain::Close,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where clients connect to: a Unix socket or TCP ports, made here or by whoever started the process.
+//! Where clients connect to: Unix sockets and TCP ports, made here or by whoever started the process.
 
 use std::{
     cell::Cell,
@@ -23,28 +23,22 @@ use crate::Error;
 /// Room for replies in the kernel: a Unix socket holds back its sender by the sender's own buffer.
 const SEND_BUFFER_BYTES: usize = 2 << 20;
 
-/// Sockets that clients can already connect to: one, or one for each TCP address.
+/// Sockets that clients can already connect to: at least one.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
-    /// At least one.
+    sockets: Vec<Socket>,
+    /// Of each socket.
     endpoints: Vec<Endpoint>,
-    /// Who may connect to a Unix socket beside root and this process's user; none: the file's mode says it all.
+    /// Whose turn it is: a socket that always has a client must not keep out the others' clients.
+    next: Cell<usize>,
+    /// Who may connect to Unix sockets beside root and this process's user; none: the files' modes say it all.
     guests: Option<Vec<u32>>,
 }
 
 #[derive(Debug)]
 enum Socket {
     Unix(UnixSocket),
-    Tcp(Doors),
-}
-
-/// TCP sockets that are all listened on.
-#[derive(Debug)]
-struct Doors {
-    listeners: Vec<TcpListener>,
-    /// Whose turn it is: one that always has a client must not keep out the others.
-    next: Cell<usize>,
+    Tcp(TcpListener),
 }
 
 /// A new connection.
@@ -80,9 +74,7 @@ impl Listener {
     /// # Panics
     /// If called outside of a tokio runtime.
     pub fn unix(path: &Path) -> Result<Self, Error> {
-        let socket = UnixSocket::bind(path)?;
-        let endpoints = vec![Endpoint::Unix(socket.path().to_owned())];
-        Ok(Self { socket: Socket::Unix(socket), endpoints, guests: None })
+        Ok(Self::of_unix(UnixSocket::bind(path)?))
     }
 
     /// Listens on TCP addresses, all of them but those that this machine does not have: a name may stand for such ones,
@@ -131,27 +123,35 @@ impl Listener {
     /// If called outside of a tokio runtime.
     pub fn inherit(socket: OwnedFd) -> Result<Self, Error> {
         if sockopt::socket_domain(&socket).is_ok_and(|family| family == AddressFamily::UNIX) {
-            let socket = UnixSocket::inherit(socket)?;
-            let endpoints = vec![Endpoint::Unix(socket.path().to_owned())];
-            return Ok(Self { socket: Socket::Unix(socket), endpoints, guests: None });
+            return Ok(Self::of_unix(UnixSocket::inherit(socket)?));
         }
         let listen = || Self::of_tcp(vec![StdTcpListener::from(socket)]);
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
     }
 
-    /// Lets these users connect to a Unix socket, beside root and this process's own: the kernel says who a client is
-    /// (`SO_PEERCRED`), and the socket's mode becomes 0666 if this process has made it. Has no meaning for TCP.
+    /// Listens on the sockets of `other`, too, which come after its own.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.sockets.extend(other.sockets);
+        self.endpoints.extend(other.endpoints);
+        self
+    }
+
+    /// Lets these users connect to the Unix sockets, beside root and this process's own: the kernel says who a client
+    /// is (`SO_PEERCRED`), and a socket's mode becomes 0666 if this process has made it. Has no meaning for TCP.
     ///
     /// # Errors
     /// [`Error::Listen`] if the mode can't be changed.
     pub fn admit(self, users: Vec<u32>) -> Result<Self, Error> {
-        if let Socket::Unix(socket) = &self.socket {
-            socket.open_to_all()?;
+        for socket in &self.sockets {
+            if let Socket::Unix(socket) = socket {
+                socket.open_to_all()?;
+            }
         }
         Ok(Self { guests: Some(users), ..self })
     }
 
-    /// Where clients connect to; the first of the addresses where there are several.
+    /// Where clients connect to; the first place where there are several.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoints[0]
     }
@@ -161,34 +161,47 @@ impl Listener {
         &self.endpoints
     }
 
-    fn of_tcp(sockets: Vec<StdTcpListener>) -> io::Result<Self> {
-        let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
-        for socket in sockets {
-            socket.set_nonblocking(true)?;
-            endpoints.push(Endpoint::Tcp(socket.local_addr()?));
-            listeners.push(TcpListener::from_std(socket)?);
+    fn of_unix(socket: UnixSocket) -> Self {
+        let endpoints = vec![Endpoint::Unix(socket.path().to_owned())];
+        Self { sockets: vec![Socket::Unix(socket)], endpoints, next: Cell::new(0), guests: None }
+    }
+
+    fn of_tcp(listeners: Vec<StdTcpListener>) -> io::Result<Self> {
+        let (mut sockets, mut endpoints) = (Vec::new(), Vec::new());
+        for listener in listeners {
+            listener.set_nonblocking(true)?;
+            endpoints.push(Endpoint::Tcp(listener.local_addr()?));
+            sockets.push(Socket::Tcp(TcpListener::from_std(listener)?));
         }
-        Ok(Self { socket: Socket::Tcp(Doors { listeners, next: Cell::new(0) }), endpoints, guests: None })
+        Ok(Self { sockets, endpoints, next: Cell::new(0), guests: None })
     }
 
     /// Waits for a client. Cancel safe.
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
-        match &self.socket {
-            Socket::Unix(socket) => {
-                let stream = socket.accept().await?;
-                tune(enlarge_send_buffer(&stream));
-                let credentials = stream.peer_cred()?;
-                let refusal = self.refusal(credentials.uid());
-                Ok(Accepted { stream: Stream::Unix(stream), peer: Peer::Local(credentials.pid()), refusal })
-            }
-            Socket::Tcp(doors) => {
-                let (stream, address) = poll_fn(|context| doors.poll_accept(context)).await?;
-                tune(sockopt::set_tcp_nodelay(&stream, true));
-                tune(sockopt::set_socket_keepalive(&stream, true)); // a peer that lost its power says no goodbye
-                tune(enlarge_send_buffer(&stream));
-                Ok(Accepted { stream: Stream::Tcp(stream), peer: Peer::Remote(address), refusal: None })
+        poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<Accepted>> {
+        let count = self.sockets.len();
+        let first = self.next.get();
+        for index in (first..first + count).map(|index| index % count) {
+            let accepted = match &self.sockets[index] {
+                Socket::Unix(socket) => socket.poll_accept(context).map(|stream| self.local(stream?)),
+                Socket::Tcp(listener) => listener.poll_accept(context).map_ok(remote),
+            };
+            if accepted.is_ready() {
+                self.next.set((index + 1) % count);
+                return accepted;
             }
         }
+        Poll::Pending
+    }
+
+    fn local(&self, stream: UnixStream) -> io::Result<Accepted> {
+        tune(enlarge_send_buffer(&stream));
+        let credentials = stream.peer_cred()?;
+        let refusal = self.refusal(credentials.uid());
+        Ok(Accepted { stream: Stream::Unix(stream), peer: Peer::Local(credentials.pid()), refusal })
     }
 
     fn refusal(&self, user: u32) -> Option<Refusal> {
@@ -198,18 +211,11 @@ impl Listener {
     }
 }
 
-impl Doors {
-    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
-        let count = self.listeners.len();
-        let first = self.next.get();
-        for door in (first..first + count).map(|door| door % count) {
-            if let Poll::Ready(accepted) = self.listeners[door].poll_accept(context) {
-                self.next.set((door + 1) % count);
-                return Poll::Ready(accepted);
-            }
-        }
-        Poll::Pending
-    }
+fn remote((stream, address): (TcpStream, SocketAddr)) -> Accepted {
+    tune(sockopt::set_tcp_nodelay(&stream, true));
+    tune(sockopt::set_socket_keepalive(&stream, true)); // a peer that lost its power says no goodbye
+    tune(enlarge_send_buffer(&stream));
+    Accepted { stream: Stream::Tcp(stream), peer: Peer::Remote(address), refusal: None }
 }
 
 /// Whether an address can't be listened on because it is not one of this machine's.

@@ -10,6 +10,7 @@
 //! newcomer writes. Only the task of a connection knows whether it was closed, so each is asked.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ struct Shared {
     table: Mutex<Table>,
     /// A connection has answered, or ended.
     changed: Notify,
+    /// Connections that were closed at once.
+    refused: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +71,16 @@ impl Connections {
     /// How many are open.
     pub fn count(&self) -> usize {
         self.table().open.len()
+    }
+
+    /// How many were closed at once, because of a limit or of who had connected.
+    pub fn refused(&self) -> u64 {
+        self.0.refused.load(Relaxed)
+    }
+
+    /// Counts one that was.
+    pub(super) fn count_refused(&self) {
+        self.0.refused.fetch_add(1, Relaxed);
     }
 
     /// A permit for a new connection, and whether one that was shaking hands had to give way for it.

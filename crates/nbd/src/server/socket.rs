@@ -4,9 +4,12 @@
 //! one's, and is removed at the end if the file is still the same.
 
 use std::{
-    fs, io,
+    fs,
+    future::poll_fn,
+    io,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf, absolute},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -125,7 +128,12 @@ impl UnixSocket {
     /// # Errors
     /// When the system is out of descriptors or memory.
     pub async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(self.listener.accept().await?.0)
+        poll_fn(|context| self.poll_accept(context)).await
+    }
+
+    /// A client, as soon as there is one.
+    pub(super) fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<UnixStream>> {
+        self.listener.poll_accept(context).map_ok(|(stream, _)| stream)
     }
 }
 

@@ -7,6 +7,7 @@ mod handover;
 mod limits;
 mod memory;
 mod protocol;
+mod rates;
 mod requests;
 mod shutdown;
 mod sockets;

@@ -144,6 +144,46 @@ fn tcp_on_several_addresses() {
 }
 
 #[test]
+fn a_unix_socket_and_tcp_take_turns() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let addresses =
+            ["127.0.0.1:0", "127.0.0.2:0"].map(|address| Listener::tcp(&[address.parse().unwrap()]).unwrap());
+        let listener = addresses.into_iter().fold(Listener::unix(&path).unwrap(), Listener::and);
+        let endpoints = listener.endpoints().to_vec();
+        let [Endpoint::Unix(named), Endpoint::Tcp(first), Endpoint::Tcp(second)] = &endpoints[..] else {
+            panic!("{endpoints:?}")
+        };
+        assert_eq!((named, listener.endpoint()), (&path, &endpoints[0]));
+        let (path, first, second) = (path.clone(), *first, *second);
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let client = std::thread::spawn(move || {
+            let mut greetings = [[0; 18]; 6];
+            let connect_local = || std::os::unix::net::UnixStream::connect(&path).unwrap();
+            let connect = |address| TcpStream::connect(address).unwrap();
+            let [one, two, ..] = &mut greetings;
+            connect_local().read_exact(one).unwrap();
+            connect(first).read_exact(two).unwrap();
+            // All of these wait at the same time.
+            let mut waiting: Vec<Box<dyn std::io::Read>> = vec![Box::new(connect(second)), Box::new(connect(first))];
+            waiting.push(Box::new(connect_local()));
+            waiting.push(Box::new(connect_local()));
+            let rest = greetings[2..].iter_mut().zip(&mut waiting);
+            rest.for_each(|(greeting, stream)| stream.read_exact(greeting).unwrap());
+            stop.send(()).unwrap();
+            greetings
+        });
+        let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
+        let server = Server::new(Rc::new(memory), Limits::default(), None).unwrap();
+        assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
+        assert_eq!(client.join().unwrap(), [GREETING; 6]);
+    });
+    assert!(!path.exists());
+}
+
+#[test]
 fn exports_that_the_protocol_can_not_describe_are_refused() {
     let mut odd = info();
     odd.size_bytes += 1;

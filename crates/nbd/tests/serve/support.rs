@@ -12,7 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 use tokio::sync::mpsc as control;
-use uraid_nbd::{ExportInfo, Limits, Listener, Scheme, Server, Tls};
+use uraid_nbd::{ExportInfo, Limits, Listener, Rates, Scheme, Server, Tls};
 
 use crate::memory::{Counts, Finish, Memory, info};
 
@@ -41,6 +41,15 @@ impl TestServer {
     }
 
     pub(crate) fn with_tls(finish: Finish, info: ExportInfo, limits: Limits, tls: Option<Tls>) -> Self {
+        Self::with_all(finish, info, limits, tls, Arc::default())
+    }
+
+    /// A server whose clients go on no faster than `rates` allows.
+    pub(crate) fn paced(finish: Finish, limits: Limits, rates: Arc<Rates>) -> Self {
+        Self::with_all(finish, info(), limits, None, rates)
+    }
+
+    fn with_all(finish: Finish, info: ExportInfo, limits: Limits, tls: Option<Tls>, rates: Arc<Rates>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("nbd.sock");
         let counts = Arc::new(Counts::default());
@@ -55,7 +64,8 @@ impl TestServer {
                 tokio::task::LocalSet::new().block_on(&runtime, async {
                     let listener = Listener::unix(&socket).unwrap();
                     started.send(listener.endpoint().uri(Scheme::Nbd, "mem")).unwrap();
-                    run(Server::new(Rc::clone(&memory), limits, tls).unwrap(), memory, listener, commands).await
+                    let server = Server::new(Rc::clone(&memory), limits, tls).unwrap().paced_by(rates);
+                    run(server, memory, listener, commands).await
                 })
             })
         };

@@ -7,6 +7,7 @@ use uraid_io::engine::CacheMode;
 use uraid_layout::MemberIndex;
 
 use super::scrubs;
+use crate::clients::Clients;
 use crate::condition::slots;
 use crate::description::{self, Description};
 use crate::log_report;
@@ -20,12 +21,12 @@ use crate::spare;
 /// Ranges of lost content that are listed.
 const LOST_MAX: usize = 1024;
 
-/// The state of an array that has been served for so long, to so many clients.
+/// The state of an array that has been served for so long, with limits for background work.
 pub(super) fn status(
     description: &Description,
     snapshot: Snapshot,
     limits: Limits,
-    clients: usize,
+    clients: &Clients,
     uptime: Duration,
 ) -> Status {
     let Description { name, uuid, uri, config, is_read_only, connection_threads, .. } = description;
@@ -46,7 +47,9 @@ pub(super) fn status(
         read_only: *is_read_only,
         connection_threads: *connection_threads,
         uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
-        clients,
+        clients: clients.connections.count(),
+        clients_max: clients.connections_max,
+        clients_refused: clients.connections.refused(),
         health: Health {
             lost: LostContent::of(&snapshot.lost, LOST_MAX),
             ..snapshot.condition.health(description, &snapshot.waits)
@@ -55,7 +58,7 @@ pub(super) fn status(
         members: members(description, &snapshot),
         log_devices: log_report::reports(&description.logs.borrow(), &snapshot),
         spares: spares(description),
-        limits,
+        limits: clients.limits(limits),
         cache_mode: cache_name(snapshot.cache_mode).to_owned(),
         cache_bypassed: snapshot.is_cache_bypassed,
         cache: bytes(snapshot.cache),

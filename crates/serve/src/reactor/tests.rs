@@ -84,7 +84,7 @@ fn reactor() -> Reactor<InMemory> {
     let settings = Settings {
         busy_poll: Duration::ZERO,
         caching: None,
-        request_memory: KEPT,
+        limits: Limits::default(),
         patience,
         log_sums: true,
         last_resort: LastResort::default(),

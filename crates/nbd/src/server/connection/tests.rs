@@ -4,6 +4,7 @@
 use std::{
     cell::{Cell, RefCell},
     pin::Pin,
+    sync::Arc,
 };
 
 use tokio::{
@@ -132,10 +133,11 @@ fn a_connection_ends_when_its_last_reply_has_left_the_stream() {
     let flush = [&REQUEST_MAGIC.to_be_bytes()[..], &[0, 0, 0, 3], &[0; 20]].concat();
     let hoarder = Hoarder { asks: vec![flush, go], kept: Vec::new(), refusals: 0, sent: Rc::clone(&sent) };
     LocalSet::new().block_on(&runtime, async {
-        let (_drain, draining) = watch::channel(false);
+        let (_drain, draining) = watch::channel(Stopping::No);
         let limits = Limits::default();
         let (permit, _) = Connections::default().admit(Peer::Local(None), &limits).unwrap();
-        let common = Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), tls: None };
+        let common =
+            Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), rates: Arc::default(), tls: None };
         serve_connection(hoarder, common, draining, permit).await.unwrap();
     });
     assert!(sent.borrow().ends_with(b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\0"), "{:?}", sent.borrow());
@@ -148,10 +150,11 @@ fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
     let busy = Busy { greeted: Cell::new(false), receives: Rc::clone(&receives), leave: Rc::clone(&leave) };
     LocalSet::new().block_on(&runtime, async {
         let (mut socket, peer) = UnixStream::pair().unwrap();
-        let (drain, draining) = watch::channel(false);
+        let (drain, draining) = watch::channel(Stopping::No);
         let limits = Limits::default();
         let (permit, _) = Connections::default().admit(Peer::Local(None), &limits).unwrap();
-        let common = Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), tls: None };
+        let common =
+            Common { export: Rc::new(Idle), limits, budget: Budget::new(&limits), rates: Arc::default(), tls: None };
         let serving = serve_connection(busy, common, draining, permit);
         let busy = tokio::task::spawn_local(serving);
         let other = tokio::task::spawn_local({

@@ -3,7 +3,7 @@
 //! What is received elsewhere than into its buffer has to be copied there, and what is sent from elsewhere was copied
 //! out of it: those bytes are the copies that the server does. What the sockets copy in the kernel is not counted.
 
-use std::{cell::RefCell, io::IoSlice, ops::Range, pin::Pin, task::Waker};
+use std::{cell::RefCell, io::IoSlice, ops::Range, pin::Pin, sync::Arc, task::Waker};
 
 use tokio::io::AsyncWrite;
 
@@ -62,6 +62,9 @@ impl Client {
             decoder: Decoder::new(session),
             received,
             stage: Stage::Header,
+            pacer: Pacer::new(Arc::default()),
+            requests: 0,
+            stopping: Stopping::No,
         };
         Self { connection, shared }
     }

@@ -1,0 +1,164 @@
+//! The sockets of a server: where clients connect, and where administrators do.
+
+use std::cell::OnceCell;
+use std::fs::Permissions;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf, absolute};
+
+use anyhow::{Context as _, Result, ensure};
+use tempfile::TempDir;
+use uraid_nbd::{Endpoint, Listener, UnixSocket};
+use uraid_serve::server::Sockets;
+use uraid_serve::systemd;
+
+use super::args::{ServeArgs, WatchArgs};
+use super::listen::EndpointArgs;
+use crate::misuse::Misuse;
+
+/// A directory for the socket of a server that nobody but its own command is to find, if one is needed. It goes when
+/// this is dropped.
+#[derive(Debug, Default)]
+pub(super) struct PrivateDirectory(OnceCell<TempDir>);
+
+impl PrivateDirectory {
+    /// A socket in it.
+    fn socket(&self) -> Result<PathBuf> {
+        let owners = Permissions::from_mode(0o700);
+        let made = tempfile::Builder::new().prefix("uraid-").permissions(owners).tempdir();
+        let made = made.context("--run: can't make a directory for the socket")?;
+        Ok(self.0.get_or_init(|| made).path().join("nbd.sock"))
+    }
+}
+
+/// Refuses the same socket for clients and for administrators, and users of a socket that there is not.
+pub(super) fn ensure_sockets(args: &ServeArgs) -> Result<()> {
+    let Some(socket) = unix_socket(&args.endpoint, &args.members) else {
+        ensure!(
+            args.endpoint.security.allow_uid.is_empty(),
+            Misuse("--allow-uid is about the Unix socket, and with --listen alone there is none: give --socket".into())
+        );
+        return Ok(());
+    };
+    let Some(control) = &args.watch.control else { return Ok(()) };
+    ensure!(
+        absolute(control)? != absolute(&socket)?,
+        Misuse(format!("--control: {} is the socket for clients: name another file", control.display()))
+    );
+    Ok(())
+}
+
+/// Opens the sockets that the arguments ask for. `private` is where one is made for `--run` alone.
+pub(super) fn sockets(args: &ServeArgs, addresses: &[Vec<SocketAddr>], private: &PrivateDirectory) -> Result<Sockets> {
+    let listener = listener(args, addresses, private)?;
+    args.endpoint.security.ensure_private(listener.endpoints().iter().filter_map(Endpoint::address))?;
+    let guests = &args.endpoint.security.allow_uid;
+    let listener = if guests.is_empty() { listener } else { listener.admit(guests.clone())? };
+    let control = control_socket(listener.endpoints(), &args.watch)?;
+    Ok(Sockets { listener, control })
+}
+
+/// Everywhere that clients connect to: a Unix socket comes first, where people look for it.
+fn listener(args: &ServeArgs, addresses: &[Vec<SocketAddr>], private: &PrivateDirectory) -> Result<Listener> {
+    let ServeArgs { endpoint, members, run, .. } = args;
+    let inherited = systemd::inherited()?;
+    if !inherited.is_empty() {
+        return handed_over(inherited, endpoint, addresses);
+    }
+    let path = match run {
+        Some(_) if endpoint.socket.is_none() && addresses.is_empty() => Some(private.socket()?),
+        _ => unix_socket(endpoint, members),
+    };
+    let unix = path.map(|path| Listener::unix(&path)).transpose()?;
+    let tcp = addresses.iter().map(|addresses| Listener::tcp(addresses));
+    let listeners = unix.into_iter().map(Ok).chain(tcp).collect::<Result<Vec<_>, _>>()?;
+    Ok(listeners.into_iter().reduce(Listener::and).expect("without an address there is a socket"))
+}
+
+/// The sockets of the service manager, which have to be those that are asked for if any are.
+fn handed_over(sockets: Vec<OwnedFd>, endpoint: &EndpointArgs, addresses: &[Vec<SocketAddr>]) -> Result<Listener> {
+    let listeners = sockets.into_iter().map(Listener::inherit).collect::<Result<Vec<_>, _>>()?;
+    let listener = listeners.into_iter().reduce(Listener::and).expect("at least one was handed over");
+    let got = listener.endpoints();
+    let wanted = endpoint.socket.as_ref().map(absolute).transpose()?;
+    if wanted.is_none() && addresses.is_empty() {
+        return Ok(listener);
+    }
+    let is_asked_for = |got: &&Endpoint| match got {
+        Endpoint::Unix(path) => wanted.as_ref() == Some(path),
+        Endpoint::Tcp(address) => addresses.iter().flatten().any(|wanted| wanted == address),
+    };
+    if let Some(other) = got.iter().find(|got| !is_asked_for(got)) {
+        let advice = "leave --socket and --listen out, or name it";
+        return Err(Misuse(format!("the service manager handed over {other}: {advice}")).into());
+    }
+    let missing = wanted.filter(|path| !got.contains(&Endpoint::Unix(path.clone()))).map(Endpoint::Unix);
+    let is_there = |wanted: &SocketAddr| got.contains(&Endpoint::Tcp(*wanted));
+    // A name may have addresses that this machine does not have.
+    let mut without = addresses.iter().filter(|all| !all.iter().any(is_there));
+    let missing = missing.or_else(|| without.next().map(|all| Endpoint::Tcp(all[0])));
+    if let Some(missing) = missing {
+        let advice = "add a ListenStream= for it, or leave --socket and --listen out";
+        return Err(Misuse(format!("the service manager did not hand over {missing}: {advice}")).into());
+    }
+    Ok(listener)
+}
+
+/// The Unix socket that is asked for: with TCP addresses alone there is none.
+fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> {
+    let default = || endpoint.listen.is_empty().then(|| default_socket(members));
+    endpoint.socket.clone().or_else(default)
+}
+
+/// The control socket, if there is one.
+fn control_socket(endpoints: &[Endpoint], args: &WatchArgs) -> Result<Option<UnixSocket>> {
+    // A socket without a name has no directory to put it in.
+    let named = endpoints.iter().find_map(|endpoint| match endpoint {
+        Endpoint::Unix(path) if path.file_name().is_some() => Some(path),
+        _ => None,
+    });
+    let path = match (&args.control, named) {
+        (Some(path), _) => path.clone(),
+        (None, Some(socket)) => beside(socket)?,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(UnixSocket::bind(&path)?))
+}
+
+/// The control socket beside an NBD socket: `X.sock` -> `X.ctl`.
+fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
+    if socket.extension().is_some_and(|extension| extension == "ctl") {
+        let path = socket.display();
+        return Err(Misuse(format!(
+            "{path}: this is the name of a control socket; name the socket for clients {}",
+            socket.with_extension("sock").display()
+        )));
+    }
+    Ok(socket.with_extension("ctl"))
+}
+
+/// The default socket, in the first member's directory. For devices it is in the working directory.
+fn default_socket(members: &[PathBuf]) -> PathBuf {
+    // One that is not there is taken for what its path says: files may be in /dev, too, as in /dev/shm.
+    let is_device = |member: &Path| {
+        member.metadata().map_or(member.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
+    };
+    let file = members.first().filter(|member| !is_device(member));
+    file.and_then(|member| member.parent()).unwrap_or(Path::new("")).join("uraid.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_socket_is_beside_files_wherever_they_are() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let member = directory.path().join("d0");
+        std::fs::write(&member, []).unwrap();
+        assert_eq!(default_socket(&[member]), directory.path().join("uraid.sock"));
+        assert_eq!(default_socket(&[PathBuf::from("/dev/no-such-disk")]), Path::new("uraid.sock"));
+        assert_eq!(default_socket(&[PathBuf::from("/srv/d0"), PathBuf::from("/x/d1")]), Path::new("/srv/uraid.sock"));
+    }
+}
