@@ -35,6 +35,7 @@ macro_rules! mutants {
 }
 
 mutants! {
+    ScrubFreezes: "what scrubs do is put on record though a member that is needed fails what is written",
     ZerosRemembered: "what reads as zeros is said to be zeros when content is written there",
     WidenedUnknown: "a parity stripe is given back as a whole though only some of it is zeros",
     KnownZerosVolatile: "zeros that are there already are not made durable",

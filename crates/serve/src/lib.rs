@@ -41,6 +41,7 @@ mod spin;
 pub mod sweeps;
 pub mod systemd;
 pub mod text;
+mod turns;
 
 pub use condition::LastResort;
 pub use disk::LiveDisk;

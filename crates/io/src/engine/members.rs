@@ -587,10 +587,13 @@ impl Members {
         }
     }
 
-    /// Has the superblocks say how scrubs are: at once, or when they are written next.
+    /// Has the superblocks say how scrubs are: at once, or when they are written next. Who fails a superblock is given
+    /// up, and freezes the array where it is needed; what scrubs do is not worth that, so that nothing is written at
+    /// once while some member fails what nobody makes good.
     pub(super) fn keep_scrub(&self, record: ScrubHistory, at_once: bool) {
         if !self.is_read_only() && !self.is_frozen() {
-            self.change_record(|kept| kept.keep_scrub(record, at_once));
+            let is_safe = !self.troubled.borrow().has_failed() || planted!(ScrubFreezes);
+            self.change_record(|kept| kept.keep_scrub(record, at_once && is_safe));
             self.demand_record();
         }
     }

@@ -90,6 +90,11 @@ impl Troubled {
         }
     }
 
+    /// Whether members failed something lately that nothing makes good.
+    pub(super) fn has_failed(&self) -> bool {
+        !self.failed.is_empty() || !self.failed_before.is_empty()
+    }
+
     /// Whether time must pass to find out that somebody has answered.
     pub(super) fn wants_ticks(&self) -> bool {
         !self.stalled.is_empty() || !self.stalled_logs.is_empty()

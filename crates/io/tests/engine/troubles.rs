@@ -6,10 +6,12 @@ use std::time::Duration;
 use rustix::io::Errno;
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Fault, OpName, Order};
-use uraid_io::engine::{Command, Deadlines, EngineError, Troubles};
-use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Sectors};
+use uraid_io::engine::{CacheMode, Command, Deadlines, EngineError, Troubles};
+use uraid_io::format::superblock::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Sectors, StripeId};
 
-use crate::support::{RAID5, TestEngine, noise, read, run, small, write};
+use crate::recovery::superblock;
+use crate::support::{RAID5, TestEngine, assert_encoded, images, noise, read, run, small, with_cache, write};
 
 const DEADLINES: Deadlines =
     Deadlines { read: Some(Duration::from_millis(200)), write: Some(Duration::from_millis(1000)) };
@@ -182,4 +184,29 @@ fn an_array_that_is_frozen_says_by_whom() {
     assert!(engine.is_frozen());
     assert_eq!(engine.troubles().frozen_by, members(&[1]));
     assert_eq!(engine.missing(), members(&[3]));
+}
+
+/// A superblock that fails freezes an array that needs its member, and what is in memory alone could never be written.
+#[test]
+fn what_scrubs_do_is_not_recorded_at_once_while_a_needed_member_fails() {
+    let caching = Some((CacheMode::WriteBack, 64));
+    let (mut engine, _pool) = with_cache(small(Level::Raid0, 3).engine(MemberSet::EMPTY, Order::Fifo), caching);
+    let (all, on_it) = (engine.geometry().capacity().0, engine.geometry().chunk().0);
+    let mut content = noise(1, all);
+    write(&mut engine, 0, &content).expect("written");
+    run(&mut engine, Command::Flush).expect("flushed");
+    fail_all(&mut engine, 1, OpName::Write);
+    write(&mut engine, on_it, &noise(2, 8)).expect("it is in memory");
+    content[usize::try_from(on_it * 512).expect("small")..][..4096].copy_from_slice(&noise(2, 8));
+    run(&mut engine, Command::Flush).expect_err("a member does not take it");
+    let run_of = ScrubRun { mode: ScrubMode::Check, position: StripeId(1), found: ScrubFound::default() };
+    let history = ScrubHistory { finished: None, run: Some(run_of), is_owed: false };
+    engine.keep_scrub(history, true);
+    assert_eq!(read(&mut engine, 0, all).expect("read"), content);
+    assert_eq!(engine.troubles(), failing(&[1]));
+    engine.disk_mut().inner.clear_faults();
+    run(&mut engine, Command::Flush).expect("it takes it again");
+    run(&mut engine, Command::Close).expect("closed");
+    assert_encoded(&engine, &content, "written out");
+    assert_eq!(superblock(images(&engine)[0].as_ref().expect("it is there")).scrub, history);
 }

@@ -249,7 +249,7 @@ fn stripes_beside_what_the_journal_has_give_their_space_back() {
     for shape in [raid5, Shape { chunk: 32 << 10, ..small(rm2(3, Placement::Adjacent), 7) }] {
         let shape = Shape { chunks: 24, log: 1 << 20, ..logged(shape) };
         for page in [0, 1, 2].map(|stripes| stripes * shape.geometry().stripe_sectors().0 + 16) {
-            let caching = Some((CacheMode::WriteBack, 512));
+            let caching = Some((CacheMode::WriteBack, 4096));
             let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), caching);
             let (stripe, capacity) = (engine.geometry().stripe_sectors().0, engine.geometry().capacity().0);
             write(&mut engine, 0, &noise(1, capacity)).expect("written");

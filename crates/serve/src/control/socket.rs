@@ -6,6 +6,7 @@ use std::mem;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
@@ -15,6 +16,7 @@ use uraid_nbd::UnixSocket;
 use super::Control;
 use crate::disk::LiveDisk;
 use crate::protocol::{Answer, LINE_BYTES_MAX, Request};
+use crate::turns;
 
 type Response = crate::protocol::Response<Answer>;
 
@@ -27,6 +29,9 @@ const READ_BYTES: usize = 4 << 10;
 /// How long a peer may take to send its next line, and to receive a response.
 const LINE_TIME_MAX: Duration = Duration::from_secs(60);
 const RESPONSE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How often to look whether a peer that waits for an answer has left.
+const LEFT_LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// How long to stop accepting when the system is out of descriptors or memory.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -150,12 +155,27 @@ async fn converse<D: LiveDisk>(
         let Some(text) = timeout(LINE_TIME_MAX, read_line(stream, &mut unread)).await?? else { return Ok(()) };
         idle.set(None);
         let (response, goes_on) = match text {
-            Ok(text) => (answer(control, &text).await, true),
+            Ok(text) => match turns::unless_left(answer(control, &text), left(stream)).await {
+                Some(answer) => (answer, true),
+                None => return Ok(()),
+            },
             Err(error) => (Response::Error(error), false),
         };
         timeout(RESPONSE_TIME_MAX, write_all(stream, &line(&response))).await??;
         if !goes_on {
             return Ok(());
+        }
+    }
+}
+
+/// Completes soon after a peer has closed its connection. One that only has nothing more to say waits for its answer.
+async fn left(stream: &UnixStream) {
+    loop {
+        sleep(LEFT_LOOK_EVERY).await;
+        let mut polled = [PollFd::new(stream, PollFlags::empty())];
+        let told = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        if told.is_ok() && polled[0].revents().contains(PollFlags::HUP) {
+            return;
         }
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::MutexGuard;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin, unmake};
@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::{Reactor, disowning, slots};
 use crate::description;
 use crate::disk::LiveDisk;
+use crate::turns::Turns;
 
 /// What is said where the thread that prepares a member breaks.
 const NOT_PREPARED: &str = "the member could not be prepared";
@@ -52,19 +53,19 @@ impl Prepared {
 /// The members of a reactor's array.
 pub(crate) struct Members<D> {
     reactor: Rc<Reactor<D>>,
-    /// Held while a member is being failed, removed or added.
-    changing: Mutex<()>,
+    /// One is held while a member is being failed, removed or added.
+    turns: Turns,
 }
 
 impl<D: LiveDisk> Members<D> {
     /// Those of this reactor's array.
     pub(crate) fn new(reactor: Rc<Reactor<D>>) -> Self {
-        Self { reactor, changing: Mutex::new(()) }
+        Self { reactor, turns: Turns::default() }
     }
 
     /// Waits until nobody else changes members. While the guard is held, nobody else does.
     pub(crate) async fn change(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().await
+        self.turns.take().await
     }
 
     /// Members that are missing and not on record as failed.
