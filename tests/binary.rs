@@ -45,8 +45,8 @@ static PATH: OnceLock<PathBuf> = OnceLock::new();
 ///
 /// # Panics
 /// If another one is already.
-pub fn choose(path: PathBuf) {
-    assert!(*PATH.get_or_init(|| path.clone()) == path, "one binary is tested at a time");
+pub fn choose(path: &Path) {
+    assert!(*PATH.get_or_init(|| path.to_owned()) == path, "one binary is tested at a time");
 }
 
 /// Where the binary under test is.

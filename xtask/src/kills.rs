@@ -62,7 +62,7 @@ impl Options {
 /// place.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<counts::Counts> {
     if std::env::var_os("URAID_BIN").is_none() {
-        binary::choose(project.server(options.profile)?);
+        binary::choose(&project.server(options.profile)?);
     }
     let shapes = shapes(&options.level);
     let has_fio = is_installed("fio");

@@ -247,7 +247,7 @@ fn zeros_that_are_there_are_durable_with_fua() {
 fn stripes_beside_what_the_journal_has_give_their_space_back() {
     let raid5 = Shape { chunk: 64 << 10, ..small(RAID5, 5) };
     for shape in [raid5, Shape { chunk: 32 << 10, ..small(rm2(3, Placement::Adjacent), 7) }] {
-        let shape = Shape { chunks: 24, log: 1 << 20, ..logged(shape) };
+        let shape = Shape { chunks: 24, log: 1152 << 10, ..logged(shape) };
         for page in [0, 1, 2].map(|stripes| stripes * shape.geometry().stripe_sectors().0 + 16) {
             let caching = Some((CacheMode::WriteBack, 4096));
             let (mut engine, _pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), caching);
