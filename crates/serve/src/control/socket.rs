@@ -155,7 +155,7 @@ async fn converse<D: LiveDisk>(
         let Some(text) = timeout(LINE_TIME_MAX, read_line(stream, &mut unread)).await?? else { return Ok(()) };
         idle.set(None);
         let (response, goes_on) = match text {
-            Ok(text) => match turns::unless_left(answer(control, &text), left(stream)).await {
+            Ok(text) => match turns::unless_left(Box::pin(answer(control, &text)), left(stream)).await {
                 Some(answer) => (answer, true),
                 None => return Ok(()),
             },
