@@ -74,8 +74,8 @@ fn a_command_is_told_the_parts_of_the_place() {
     let array = Array::create(&shape::raid1_of_2());
     let socket = array.socket();
     let socket = socket.to_str().unwrap();
-    let show = "printf '%s\n' \"$uri\" \"${unixsocket-none}\" \"${port-none}\" \"$exportname\"; test -S \"$unixsocket\"; \
-                stat --format=%a \"$(dirname \"$unixsocket\")\"";
+    let show = "printf '%s\n' \"$uri\" \"${unixsocket-none}\" \"${port-none}\" \"$exportname\"; \
+                test -S \"$unixsocket\"; stat --format=%a \"$(dirname \"$unixsocket\")\"";
     let lines = |options: &[&str]| -> Vec<String> {
         let output = run(&array, show, options);
         output.text().lines().map(str::to_owned).collect()

@@ -1,8 +1,8 @@
 //! Planted bugs, for test builds only: what would happen if a rule of the protocol were broken, one at a time.
 //!
 //! Each is a place in the code where `planted!(Name)` turns one rule off. Without debug assertions that is the constant
-//! `false`, and nothing of this is in the program. The simulator and the enumeration of crash points must tell every one
-//! of them from the real thing.
+//! `false`, and nothing of this is in the program. The simulator and the enumeration of crash points must tell every
+//! one of them from the real thing.
 
 use std::cell::Cell;
 

@@ -1,8 +1,8 @@
-//! `uraid-mutants [seeds=N] [states=N] [tests=PROGRAM]... [killers=FILE] [sample=SEED:MINUTES] [NAME...]`: plants each bug of
-//! `uraid_io::mutant` in turn, or those that are named, or bugs drawn from a seed until the minutes are over, each of
-//! which is looked at to its end. Two at a time. Who notices: directed scenes and crashes, a few seeds and crash
-//! states, the tests of each PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug
-//! survives, and when who notices one finds the same where none is planted.
+//! `uraid-mutants [seeds=N] [states=N] [tests=PROGRAM]... [killers=FILE] [sample=SEED:MINUTES] [NAME...]`: plants each
+//! bug of `uraid_io::mutant` in turn, or those that are named, or bugs drawn from a seed until the minutes are over,
+//! each of which is looked at to its end. Two at a time. Who notices: directed scenes and crashes, a few seeds and
+//! crash states, the tests of each PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug
+//! survives, and when who notices one finds something where none is planted.
 //!
 //! FILE has, for bugs that were noticed before, who noticed: that is tried first. It says nothing of what is noticed
 //! now. With `note` it is written anew at the end.
