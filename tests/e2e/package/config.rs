@@ -90,7 +90,6 @@ fn a_file_that_is_wrong_is_refused_by_the_name_of_the_key() {
         (good.clone() + "cache = 'sometimes'", "'--cache <MODE>'"),
         (good.clone() + "cache-size = 'much'", "'--cache-size <SIZE>'"),
         (good.clone() + "uuid = 'x'", "'--uuid <UUID>'"),
-        (good.clone() + "socket = 'a.sock'\nlisten = '127.0.0.1:0'", "cannot be used with"),
         ("degraded = true".into(), "names no members"),
         ("members = [".into(), "line 1"),
     ] {

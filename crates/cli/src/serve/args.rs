@@ -29,9 +29,7 @@ const MAX_ERRORS: &str = "20";
 #[command(after_help = "Examples:
   uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
-  uraid serve --socket /run/vault.sock --listen 10809 /dev/sd[b-h]
   uraid serve --listen storage.lan --tls require --tls-certificates /etc/uraid/tls a.img b.img
-  uraid serve --run 'nbdcopy \"$uri\" backup.img' a.img b.img c.img
   uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
     /// Read members and options from a TOML file
@@ -51,7 +49,7 @@ pub(crate) struct ServeArgs {
     pub(crate) exit_with_parent: bool,
     /// Run this command, and stop when it ends
     ///
-    /// /bin/sh runs it when clients can connect. $uri says where; $unixsocket, $port and $exportname are the parts of
+    /// For example --run 'nbdcopy "$uri" backup.img'. /bin/sh runs it when clients can connect. $uri says where; $unixsocket, $port and $exportname are the parts of
     /// that, where there are any. The server prints nothing, and exits with the command's status. Unless --socket or
     /// --listen is given, it listens in a directory of its own. If the server stops first, the command gets SIGTERM.
     #[arg(long, value_name = "COMMAND", hide_short_help = true)]
