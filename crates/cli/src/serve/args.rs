@@ -49,9 +49,10 @@ pub(crate) struct ServeArgs {
     pub(crate) exit_with_parent: bool,
     /// Run this command, and stop when it ends
     ///
-    /// For example --run 'nbdcopy "$uri" backup.img'. /bin/sh runs it when clients can connect. $uri says where; $unixsocket, $port and $exportname are the parts of
-    /// that, where there are any. The server prints nothing, and exits with the command's status. Unless --socket or
-    /// --listen is given, it listens in a directory of its own. If the server stops first, the command gets SIGTERM.
+    /// For example --run 'nbdcopy "$uri" backup.img'. /bin/sh runs it when clients can connect. $uri says where;
+    /// $unixsocket, $port and $exportname are the parts of that, where there are any. The server prints nothing, and
+    /// exits with the command's status. Unless --socket or --listen is given, it listens in a directory of its own. If
+    /// the server stops first, the command gets SIGTERM.
     #[arg(long, value_name = "COMMAND", hide_short_help = true)]
     pub(crate) run: Option<OsString>,
     /// Start although members are missing
