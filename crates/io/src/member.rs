@@ -9,6 +9,7 @@ mod create;
 mod error;
 mod lock;
 mod loops;
+mod sysfs;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
@@ -524,13 +525,12 @@ fn largest_zeroing(file: &File) -> Option<u64> {
 /// What the system says of a device's queue.
 fn queue_setting(device: u64, name: &str) -> Option<u64> {
     // A partition has its disk's queue.
-    let queues = ["queue", "../queue"].map(|queue| loops::sysfs(device).join(queue).join(name));
-    queues.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok())
+    ["queue", "../queue"].iter().find_map(|queue| sysfs::told(device, &format!("{queue}/{name}"))?.parse().ok())
 }
 
 /// Whether a device takes no writes, though it can be opened for them.
 fn is_read_only(device: u64) -> bool {
-    std::fs::read_to_string(loops::sysfs(device).join("ro")).is_ok_and(|told| told.trim() == "1")
+    sysfs::told(device, "ro").as_deref() == Some("1")
 }
 
 /// The smallest sectors that can be read directly.

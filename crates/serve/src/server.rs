@@ -169,10 +169,9 @@ pub async fn serve<D: LiveDisk>(
     let summing = logging::sum_up()?;
     let watched = Rc::clone(description);
     reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
-    spawn_upkeep(&parts, is_read_only, scrub_every);
+    spawn_upkeep(&parts, is_read_only, scrub_every, options.smart);
     let reshaping = Rc::clone(&control);
     spawn_local(async move { reshaping.look_after_reshapes().await });
-    options.smart.into_iter().for_each(|smart| drop(spawn_local(smart.look_after_disks(Rc::clone(reactor)))));
     let variables = captive::variables(listener.endpoints(), scheme, &info.name);
     let captive = options.run.map(|command| Captive::start(&command, &variables)).transpose()?;
     let known = Cell::new(MemberSet::EMPTY);
@@ -217,7 +216,12 @@ async fn end(task: Option<JoinHandle<()>>) {
 }
 
 /// Begins what goes on beside the clients: scrubs, spares, and a look at the members now and then.
-fn spawn_upkeep<D: LiveDisk>(parts: &Parts<D>, is_read_only: bool, scrub_every: Option<Duration>) {
+fn spawn_upkeep<D: LiveDisk>(
+    parts: &Parts<D>,
+    is_read_only: bool,
+    scrub_every: Option<Duration>,
+    smart: Option<Smart>,
+) {
     let Parts { reactor, members, spares, scrubs, .. } = parts;
     if !is_read_only {
         scrubs.resume();
@@ -228,6 +232,9 @@ fn spawn_upkeep<D: LiveDisk>(parts: &Parts<D>, is_read_only: bool, scrub_every: 
     }
     spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members)));
     spawn_local(laggards::watch(Rc::clone(reactor)));
+    if let Some(smart) = smart {
+        spawn_local(smart.look_after_disks(Rc::clone(reactor)));
+    }
 }
 
 /// Logs what a slow stop waits for while clients' requests are in flight.

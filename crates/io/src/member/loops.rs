@@ -1,7 +1,7 @@
 //! Loop devices: a file and the devices that are made of it are the same bytes by different names.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::error::MemberError;
 use super::lock::{self, Access, Wait};
+use super::sysfs;
 
 /// What a loop device is made of.
 pub(super) struct Beneath {
@@ -17,22 +18,12 @@ pub(super) struct Beneath {
     pub(super) is_whole: bool,
 }
 
-/// What the kernel says of a device.
-pub(super) fn sysfs(device: u64) -> PathBuf {
-    format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device)).into()
-}
-
 /// What a loop device is made of, or a partition of one.
 pub(super) fn beneath(device: u64) -> Option<Beneath> {
-    let place = sysfs(device);
-    let (whole, part) = (place.join("loop"), place.join("../loop"));
-    whole_of(&whole).or_else(|| Some(Beneath { is_whole: false, ..whole_of(&part)? }))
-}
-
-fn whole_of(place: &Path) -> Option<Beneath> {
-    let told = |name: &str| Some(fs::read_to_string(place.join(name)).ok()?.trim_end_matches('\n').to_owned());
-    let path = PathBuf::from(told("backing_file")?);
-    Some(Beneath { path, is_whole: ["offset", "sizelimit"].iter().all(|name| told(name).as_deref() == Some("0")) })
+    let told = |name: &str| sysfs::told(device, name);
+    let is_whole = ["loop/offset", "loop/sizelimit"].iter().all(|name| told(name).as_deref() == Some("0"));
+    let path = told("loop/backing_file").or_else(|| told("../loop/backing_file"))?.into();
+    Some(Beneath { path, is_whole })
 }
 
 /// Loop devices that are made of a file. It is known by the kernel's name for it: looking at every loop device's file
@@ -40,9 +31,12 @@ fn whole_of(place: &Path) -> Option<Beneath> {
 fn above(path: &Path) -> Vec<PathBuf> {
     let Ok(path) = path.canonicalize() else { return Vec::new() };
     let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
-    let loops = disks.filter(|disk| disk.file_name().as_encoded_bytes().starts_with(b"loop"));
-    let made = loops.filter(|disk| whole_of(&disk.path().join("loop")).is_some_and(|beneath| beneath.path == path));
-    made.map(|disk| Path::new("/dev").join(disk.file_name())).collect()
+    let devices = disks.map(|disk| Path::new("/dev").join(disk.file_name()));
+    let is_made_of_it = |device: &PathBuf| {
+        let number = device.metadata().ok().map(|metadata| metadata.rdev());
+        number.and_then(beneath).is_some_and(|beneath| beneath.path == path)
+    };
+    devices.filter(is_made_of_it).collect()
 }
 
 /// Locks what is beneath a loop device, so that other processes of ours stay off it by its own name, too. None: nothing
