@@ -47,14 +47,14 @@ pub(crate) fn metric(address: &str, line: &str) -> Option<String> {
     page.lines().find_map(|found| found.strip_prefix(line)).map(|value| value.trim().to_owned())
 }
 
-/// Looks until the status is as it should be.
-#[track_caller]
 /// How far some background work is, in bytes: done, and in all; none if it is not under way.
 pub(crate) fn sweep(status: &Value, work: &str) -> Option<(u64, u64)> {
     let sweep = status["sweeps"].as_array()?.iter().find(|sweep| sweep["work"] == work)?;
     Some((sweep["done_bytes"].as_u64()?, sweep["total_bytes"].as_u64()?))
 }
 
+/// Looks until the status is as it should be.
+#[track_caller]
 pub(crate) fn until(array: &Array, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -14,7 +14,7 @@ use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
-use crate::control::{ask, status};
+use crate::control::{ask, status, until};
 
 const MIB: usize = 1 << 20;
 
@@ -84,7 +84,7 @@ fn memory_that_is_not_there_is_an_error_to_who_asks_for_it() {
     assert!(refused > 0, "the memory was enough for all");
     assert_eq!(status(&array)["clients"], 21);
     drop(hogs);
-    while status(&array)["clients"] != 1 {}
+    let _ = until(&array, "the others are still there", |now| now["clients"] == 1);
     assert_same(&other.read(0, MIB), &data, "when the others are gone");
     let _ = server.stop();
     let content = Content::read(&array);
@@ -209,7 +209,7 @@ fn status_works_when_clients_use_up_the_descriptors() {
     assert!((1..64).contains(&clients.len()), "{} clients", clients.len());
     assert_eq!(status(&array)["clients"], clients.len());
     drop((clients, silent));
-    while status(&array)["clients"] != 0 {}
+    let _ = until(&array, "they are still there", |now| now["clients"] == 0);
     let mut client = server.connect();
     client.write(0, &[1; 4096]);
     let _ = ask(&array, &["stop"]).success();

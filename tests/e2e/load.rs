@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read as _};
 use std::process::Command as Program;
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
+use serde_json::Value;
 use uraid_tests::array::{Array, Content};
 use uraid_tests::image::{Random, assert_same, read_export};
 use uraid_tests::nbd::{Client, Command};
@@ -12,7 +13,7 @@ use uraid_tests::run::client_command;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
-use crate::control::status;
+use crate::control::{ask, status, until};
 
 const BLOCK: usize = 4096;
 
@@ -120,7 +121,10 @@ fn slow_readers_get_everything_and_hold_up_nobody() {
 fn clients_that_are_stopped_go_on_where_they_were() {
     for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_5_left_symmetric());
-        let options = ["--cache-size", "8M", "--request-memory", "8M", "--connection-threads", threads];
+        // They are in the middle as long as this limit holds.
+        let limit = ["--client-limit", "1M"];
+        let memory = ["--cache-size", "8M", "--request-memory", "8M", "--connection-threads", threads];
+        let options = [&memory[..], &limit].concat();
         let server = Server::start_members(&array, array.members(), &options);
         let image = Random::new(93).bytes(array.expected_size());
         let source = array.path("source.img");
@@ -135,8 +139,10 @@ fn clients_that_are_stopped_go_on_where_they_were() {
             })
             .collect();
         let stopped: Vec<Process> = [write].into_iter().chain(copies).map(Process::start).collect();
-        while status(&array)["clients"].as_u64().unwrap() < 3 {}
+        let all_are_there = |now: &Value| now["clients"].as_u64().is_some_and(|clients| clients >= 3);
+        let _ = until(&array, "not all are there", all_are_there);
         stopped.iter().for_each(|process| process.signal(Signal::STOP));
+        let _ = ask(&array, &["set", "--client-limit", "none"]).success();
         let mut other = server.connect();
         let end = image.len() - BLOCK;
         for round in 0..200_u8 {

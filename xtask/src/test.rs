@@ -8,13 +8,18 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
 use serde_json::Value;
+use uraid_tests::process::Process;
 
 use crate::packages;
 use crate::project::{Profile, Project, eprint_step, run_program};
+
+/// Far longer than the end-to-end tests take on a slow machine: one of them hangs.
+const TIME_MAX: Duration = Duration::from_secs(40 * 60);
 
 /// What to test and whether packages may be installed.
 #[derive(Args, Default)]
@@ -38,27 +43,32 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     if let Some(reason) = left_out {
         eprint_step(&format!("tests that mount file systems are left out: {reason}"));
     }
-    let run = |binary: &Binary, printed: Printed| {
+    let command = |binary: &Binary| {
         let mut command = Command::new(&binary.executable);
         command.current_dir(&binary.package).env("CARGO_MANIFEST_DIR", &binary.package).args(&options.filter);
         if std::env::var_os("URAID_BIN").is_none() {
             command.env("URAID_BIN", &uraid);
         }
-        if printed == Printed::Later && std::env::var_os("RUST_TEST_THREADS").is_none() {
-            let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            command.env("RUST_TEST_THREADS", (2 * cores).to_string());
-        }
         if left_out.is_some() {
             command.args(["--skip", "mount::"]);
         }
-        binary.run(&mut command, printed)
+        command
+    };
+    let log = project.target()?.join("e2e.log");
+    let run_beside = |binary: &Binary| {
+        let mut command = command(binary);
+        if std::env::var_os("RUST_TEST_THREADS").is_none() {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            command.env("RUST_TEST_THREADS", (2 * cores).to_string());
+        }
+        binary.run_logged(&mut command, &log)
     };
     let mut failed: Vec<String> = std::thread::scope(|scope| -> anyhow::Result<Vec<String>> {
-        let beside = scope.spawn(|| end_to_end.iter().filter_map(|binary| run(binary, Printed::Later)).collect());
+        let beside = scope.spawn(|| end_to_end.iter().filter_map(run_beside).collect());
         let others = binaries(project, &[]);
         let failed = others.map(|others| {
             let others = others.iter().filter(|binary| !end_to_end.contains(binary));
-            others.filter_map(|binary| run(binary, Printed::AtOnce)).collect()
+            others.filter_map(|binary| binary.run(&mut command(binary))).collect()
         });
         let beside: Vec<String> = beside.join().expect("starting a program does not panic");
         failed.map(|failed: Vec<String>| failed.into_iter().chain(beside).collect())
@@ -72,13 +82,6 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// When a test binary's output is printed: as it comes, or when it has ended, so that two do not mix.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Printed {
-    AtOnce,
-    Later,
-}
-
 /// A built test binary and its package's directory.
 #[derive(PartialEq, Eq)]
 struct Binary {
@@ -88,26 +91,39 @@ struct Binary {
 
 impl Binary {
     /// Runs it: what failed, if anything did.
-    fn run(&self, command: &mut Command, printed: Printed) -> Option<String> {
+    fn run(&self, command: &mut Command) -> Option<String> {
         let name = self.executable.display();
-        let status = match printed {
-            Printed::AtOnce => {
-                eprint_step(&format!("running {name}"));
-                command.status()
-            }
-            Printed::Later => command.stdout(Stdio::piped()).stderr(Stdio::piped()).output().map(|output| {
-                eprint_step(&format!("{name} printed"));
-                print(&output.stdout);
-                print(&output.stderr);
-                output.status
-            }),
-        };
-        match status {
+        eprint_step(&format!("running {name}"));
+        match command.status() {
             Ok(status) if status.success() => None,
             Ok(status) => Some(format!("{name} ({status})")),
             Err(error) => Some(format!("{name} did not start: {error}")),
         }
     }
+
+    /// Runs it beside others: what failed, if anything did. What it prints goes to `log`, and is printed when it has
+    /// ended, so that it does not mix with that of others.
+    fn run_logged(&self, command: &mut Command, log: &Path) -> Option<String> {
+        let ended = Process::start_logged(command, log).and_then(|mut process| process.has_ended(TIME_MAX));
+        let printed = std::fs::read_to_string(log).unwrap_or_default();
+        let name = self.executable.display();
+        eprint_step(&format!("{name} printed"));
+        // Nobody reads a closed standard error.
+        let _ = std::io::stderr().write_all(printed.as_bytes());
+        match ended {
+            Ok(true) => None,
+            Ok(false) => Some(format!("{name} was ended after {TIME_MAX:?}: {}", hanging(&printed).join(", "))),
+            Err(error) => Some(format!("{name}: {error:#}")),
+        }
+    }
+}
+
+/// The tests that were said to take long, and did not end.
+fn hanging(printed: &str) -> Vec<&str> {
+    let slow = printed
+        .lines()
+        .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" has been running for over 60 seconds"));
+    slow.filter(|name| !printed.contains(&format!("test {name} ... "))).collect()
 }
 
 /// Builds the tests of the workspace, or of these `targets`: their binaries, in the order in which cargo names them.
@@ -131,11 +147,6 @@ fn binaries(project: &Project, targets: &[&str]) -> anyhow::Result<Vec<Binary>> 
     Ok(binaries)
 }
 
-fn print(bytes: &[u8]) {
-    // Nobody reads a closed standard error.
-    let _ = std::io::stderr().write_all(bytes);
-}
-
 /// What a file system on an array takes that is not there.
 fn why_not_mount() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
@@ -143,4 +154,16 @@ fn why_not_mount() -> Option<&'static str> {
     }
     let devices = [("/dev/fuse", "there is no /dev/fuse"), ("/dev/loop-control", "there are no loop devices")];
     devices.into_iter().find(|(path, _)| !Path::new(path).exists()).map(|(_, reason)| reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_hang_are_named() {
+        let printed = "running 3 tests\ntest a::b has been running for over 60 seconds\ntest quick ... ok\n\
+                       test a::b2 has been running for over 60 seconds\ntest a::b ... ok\n";
+        assert_eq!(hanging(printed), ["a::b2"]);
+    }
 }
