@@ -117,6 +117,12 @@ pub enum Error {
         /// The socket's path.
         path: PathBuf,
     },
+    /// Another export of the same listeners has the name.
+    #[error("another export of the same sockets has the name '{name}': give one of them another name")]
+    ExportNameTaken {
+        /// The name.
+        name: String,
+    },
     /// Another process holds the lock of the socket's directory.
     #[error(
         "can't make {}: another process keeps its directory locked, which servers do for a moment while they make a \

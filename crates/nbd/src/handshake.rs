@@ -8,13 +8,14 @@
 //! ```
 //!
 //! At most one option of the client is kept in memory, of at most [`OPTION_BYTES_MAX`] bytes, and only the part of it
-//! that has arrived. The server has one export, known by its name and, as the default, by the empty name.
+//! that has arrived. A client chooses one of several [`Exports`].
 //!
 //! TLS is refused or required, never a matter of the client's taste: NOTLS and FORCEDTLS in the words of the protocol
 //! document, "TLS support". Where it is required, one handshake in the clear ends with `NBD_OPT_STARTTLS`, and
 //! [`Handshake::in_tls`] is the one that counts. Nothing that was sent in the clear has a meaning in the latter but the
 //! client's flags.
 
+mod choice;
 mod options;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use std::mem;
 
 use bytes::{Buf as _, BufMut as _};
 
+pub(crate) use choice::{Exports, Index};
 use options::{parse_info, parse_meta_context};
 
 use crate::{
@@ -31,7 +33,7 @@ use crate::{
         ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_MAGIC,
         OPTION_REPLY_MAGIC, STRING_BYTES_MAX, info, option, option_reply as rep,
     },
-    transmission::{Headers, Session, transmission_flags},
+    transmission::{Headers, Session},
 };
 
 /// The most data of an option that is looked at. Longer options are skipped and refused.
@@ -61,8 +63,8 @@ pub(crate) enum Security {
 /// How a handshake ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// Requests follow.
-    Transmission(Session),
+    /// Requests follow, for this export.
+    Transmission(Index, Session),
     /// TLS follows, and in it another handshake.
     StartTls,
     /// The client ended the session.
@@ -72,7 +74,7 @@ pub(crate) enum Ended {
 /// One connection's handshake.
 #[derive(Debug)]
 pub(crate) struct Handshake {
-    export: ExportInfo,
+    exports: Exports,
     security: Security,
     awaited: Awaited,
     /// The part of the awaited item that has arrived.
@@ -81,7 +83,8 @@ pub(crate) struct Handshake {
     options: u32,
     no_zeroes: bool,
     headers: Headers,
-    allocation: bool,
+    /// The export of which the client has chosen the context `base:allocation`.
+    allocation: Option<Index>,
     ended: Option<Ended>,
 }
 
@@ -105,13 +108,13 @@ enum Awaited {
 
 impl Handshake {
     /// A handshake whose greeting is ready to be sent.
-    pub(crate) fn new(export: ExportInfo, security: Security) -> Self {
+    pub(crate) fn new(exports: Exports, security: Security) -> Self {
         let mut output = Vec::new();
         output.put_u64(INIT_MAGIC);
         output.put_u64(OPTION_MAGIC);
         output.put_u16(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
         Self {
-            export,
+            exports,
             security,
             awaited: Awaited::ClientFlags,
             partial: Vec::new(),
@@ -119,19 +122,20 @@ impl Handshake {
             options: 0,
             no_zeroes: false,
             headers: Headers::Simple,
-            allocation: false,
+            allocation: None,
             ended: None,
         }
     }
 
-    /// The handshake that follows in TLS: as it was after the client's flags, but for the count of options.
+    /// The handshake that follows in TLS, where the client may choose one of these exports: as it was after the client's
+    /// flags, but for the count of options.
     ///
     /// # Panics
     /// If this one has not ended with [`Ended::StartTls`].
-    pub(crate) fn in_tls(self) -> Self {
+    pub(crate) fn in_tls(self, exports: Exports) -> Self {
         assert_eq!(self.ended, Some(Ended::StartTls), "TLS begins when the client asks for it");
         Self {
-            export: self.export,
+            exports,
             security: Security::Tls,
             awaited: Awaited::OptionHeader,
             partial: Vec::new(),
@@ -139,7 +143,7 @@ impl Handshake {
             options: self.options,
             no_zeroes: self.no_zeroes,
             headers: Headers::Simple,
-            allocation: false,
+            allocation: None,
             ended: None,
         }
     }
@@ -323,35 +327,36 @@ impl Handshake {
         None
     }
 
-    fn serves(&self, name: &[u8]) -> bool {
-        name.is_empty() || name == self.export.name.as_bytes()
-    }
-
-    fn session(&self) -> Session {
-        Session::new(&self.export, self.headers, self.allocation)
+    /// The session that begins if the client chooses this export now.
+    fn session(&self, export: Index) -> Session {
+        Session::new(&self.exports[export], self.headers, self.allocation == Some(export))
     }
 
     /// `NBD_OPT_EXPORT_NAME`, the old way into the transmission phase, which has no error replies.
     fn export_name(&mut self, name: &[u8]) -> Result<Ended, Error> {
-        if !self.serves(name) {
+        let Some(export) = self.exports.find(name) else {
             let shown = &name[..name.len().min(STRING_BYTES_MAX)];
             return Err(Error::UnknownExport { name: String::from_utf8_lossy(shown).into_owned() });
-        }
-        let session = self.session();
-        self.output.put_u64(self.export.size_bytes);
+        };
+        let session = self.session(export);
+        self.output.put_u64(self.exports[export].size_bytes);
         self.output.put_u16(session.flags().bits());
         if !self.no_zeroes {
             self.output.put_bytes(0, EXPORT_NAME_PADDING_BYTES);
         }
-        Ok(Ended::Transmission(session))
+        Ok(Ended::Transmission(export, session))
     }
 
     fn list(&mut self) {
-        let mut server = Vec::new();
-        server.put_u32(self.export.name.len() as u32);
-        server.put_slice(self.export.name.as_bytes());
-        server.put_slice(self.export.description.as_bytes());
-        self.reply(option::LIST, rep::SERVER, &server);
+        let server = |export: &ExportInfo| {
+            let mut server = Vec::new();
+            server.put_u32(export.name.len() as u32);
+            server.put_slice(export.name.as_bytes());
+            server.put_slice(export.description.as_bytes());
+            server
+        };
+        let servers: Vec<_> = self.exports.iter().map(server).collect();
+        servers.iter().for_each(|server| self.reply(option::LIST, rep::SERVER, server));
         self.acknowledge(option::LIST);
     }
 
@@ -361,23 +366,24 @@ impl Handshake {
             self.reply(option, rep::ERR_INVALID, b"the option's lengths do not add up");
             return None;
         };
-        if !self.serves(name) {
-            self.reply(option, rep::ERR_UNKNOWN, b"no such export");
+        let Some(index) = self.exports.find(name) else {
+            self.refuse_unknown(option, name);
             return None;
-        }
-        let flags = transmission_flags(&self.export, self.headers, self.allocation);
-        self.information(option, info::EXPORT, |export, out| {
+        };
+        let session = self.session(index);
+        let export = self.exports[index].clone();
+        self.information(option, info::EXPORT, |out| {
             out.put_u64(export.size_bytes);
-            out.put_u16(flags.bits());
+            out.put_u16(session.flags().bits());
         });
         if wanted.contains(info::NAME) {
-            self.information(option, info::NAME, |export, out| out.put_slice(export.name.as_bytes()));
+            self.information(option, info::NAME, |out| out.put_slice(export.name.as_bytes()));
         }
         if wanted.contains(info::DESCRIPTION) {
-            self.information(option, info::DESCRIPTION, |export, out| out.put_slice(export.description.as_bytes()));
+            self.information(option, info::DESCRIPTION, |out| out.put_slice(export.description.as_bytes()));
         }
         if wanted.contains(info::BLOCK_SIZE) {
-            self.information(option, info::BLOCK_SIZE, |export, out| {
+            self.information(option, info::BLOCK_SIZE, |out| {
                 let sizes = export.block_sizes;
                 out.put_u32(sizes.minimum_bytes);
                 out.put_u32(sizes.preferred_bytes);
@@ -385,21 +391,30 @@ impl Handshake {
             });
         }
         self.acknowledge(option);
-        (option == option::GO).then(|| Ended::Transmission(self.session()))
+        (option == option::GO).then_some(Ended::Transmission(index, session))
     }
 
-    fn information(&mut self, option: u32, kind: u16, write: impl FnOnce(&ExportInfo, &mut Vec<u8>)) {
+    fn information(&mut self, option: u32, kind: u16, write: impl FnOnce(&mut Vec<u8>)) {
         let mut data = Vec::new();
         data.put_u16(kind);
-        write(&self.export, &mut data);
+        write(&mut data);
         self.reply(option, rep::INFO, &data);
+    }
+
+    fn refuse_unknown(&mut self, option: u32, name: &[u8]) {
+        let reason: &[u8] = if name.is_empty() {
+            b"there are several exports, and no default among them: name one"
+        } else {
+            b"no such export"
+        };
+        self.reply(option, rep::ERR_UNKNOWN, reason);
     }
 
     /// Both options on metadata contexts. To set replaces what was set before, even if it fails.
     fn meta_context(&mut self, option: u32, data: &[u8]) {
         let set = option == option::SET_META_CONTEXT;
         if set {
-            self.allocation = false;
+            self.allocation = None;
         }
         if self.headers == Headers::Simple {
             return self.reply(option, rep::ERR_INVALID, b"negotiate structured replies or extended headers first");
@@ -407,9 +422,7 @@ impl Handshake {
         let Some((name, selected)) = parse_meta_context(data, set) else {
             return self.reply(option, rep::ERR_INVALID, b"the option's lengths do not add up");
         };
-        if !self.serves(name) {
-            return self.reply(option, rep::ERR_UNKNOWN, b"no such export");
-        }
+        let Some(export) = self.exports.find(name) else { return self.refuse_unknown(option, name) };
         if selected {
             let mut context = Vec::new();
             context.put_u32(if set { ALLOCATION_CONTEXT_ID } else { 0 });
@@ -417,7 +430,9 @@ impl Handshake {
             self.reply(option, rep::META_CONTEXT, &context);
         }
         self.acknowledge(option);
-        self.allocation |= set && selected;
+        if set && selected {
+            self.allocation = Some(export);
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod budget;
 mod certificates;
+mod client;
 mod common;
 mod connection;
 mod door;
@@ -16,12 +17,15 @@ mod handover;
 mod idle;
 mod limits;
 mod listener;
+mod negotiation;
 mod outbox;
 mod peer;
 mod permits;
 mod rates;
 mod receive;
+mod reception;
 mod refusals;
+mod shared;
 mod socket;
 mod stream;
 mod tls;
@@ -40,15 +44,20 @@ pub use listener::Listener;
 pub use outbox::ReplySlot;
 pub use permits::Connections;
 pub use rates::{RateLimits, Rates};
+pub use reception::Reception;
+pub use shared::SharedExports;
 pub use socket::UnixSocket;
 
 use crate::{Error, Export};
 use budget::Budget;
 pub use budget::RequestMemory;
+use client::InTransit;
 use common::Common;
-use connection::{Stopping, serve_connection};
+use connection::{Stopping, serve_connection, take_over};
 use door::Door;
 use handover::Handed;
+use listener::Arrival;
+use peer::Peer;
 use permits::Permit;
 
 /// How long connections have to end when the time of a shutdown is over for clients that were refused until then.
@@ -107,7 +116,7 @@ impl<E: Export> Server<E> {
         let mut door = Door::new(listener, *limits, self.open.clone());
         loop {
             tokio::select! {
-                (stream, permit) = door.next() => self.spawn(&mut connections, stream, permit, draining.clone()),
+                (arrival, permit) = door.next() => self.spawn(&mut connections, arrival, permit, draining.clone()),
                 Some(ended) = connections.join_next() => connection_ended(ended),
                 () = &mut watch => unreachable!("it is watched for ever"),
                 () = &mut shutdown => break,
@@ -131,8 +140,8 @@ impl<E: Export> Server<E> {
             tokio::select! {
                 handed = incoming.queue.recv() => match handed {
                     None => break,
-                    Some(Handed { stream, permit }) => match stream.stream() {
-                        Ok(stream) => self.spawn(&mut connections, stream, permit, draining.clone()),
+                    Some(Handed { arrival, permit }) => match arrival.attach() {
+                        Ok(arrival) => self.spawn(&mut connections, arrival, permit, draining.clone()),
                         Err(error) => warn!(%error, "could not take over a connection"),
                     }
                 },
@@ -167,14 +176,24 @@ impl<E: Export> Server<E> {
     fn spawn(
         &self,
         connections: &mut JoinSet<()>,
-        stream: listener::Stream,
+        arrival: Arrival,
         permit: Permit,
         draining: watch::Receiver<Stopping>,
     ) {
-        let common = self.common.clone();
-        match stream {
-            listener::Stream::Unix(stream) => connections.spawn_local(logged(stream, common, draining, permit)),
-            listener::Stream::Tcp(stream) => connections.spawn_local(logged(stream, common, draining, permit)),
+        let (common, peer) = (self.common.clone(), permit.peer());
+        match arrival {
+            Arrival::Unix(stream) => {
+                connections.spawn_local(logged(peer, serve_connection(stream, common, draining, permit)))
+            }
+            Arrival::Tcp(stream) => {
+                connections.spawn_local(logged(peer, serve_connection(stream, common, draining, permit)))
+            }
+            Arrival::Client(InTransit::Unix(client)) => {
+                connections.spawn_local(logged(peer, take_over(client, common, draining, permit)))
+            }
+            Arrival::Client(InTransit::Tcp(client)) => {
+                connections.spawn_local(logged(peer, take_over(client, common, draining, permit)))
+            }
         };
     }
 }
@@ -189,16 +208,11 @@ async fn ended_within(limit: Duration, connections: &mut JoinSet<()>) -> bool {
     timeout(limit, all).await.is_ok()
 }
 
-async fn logged<S, E>(stream: S, common: Common<E>, draining: watch::Receiver<Stopping>, permit: Permit)
-where
-    S: stream::Stream,
-    E: Export,
-{
+async fn logged(peer: Peer, served: impl Future<Output = Result<(), Error>>) {
     thread_local!(static CONNECTIONS: Cell<u64> = const { Cell::new(0) });
     let connection = CONNECTIONS.replace(CONNECTIONS.get() + 1);
-    let peer = permit.peer();
     debug!(connection, %peer, "connected");
-    match serve_connection(stream, common, draining, permit).await {
+    match served.await {
         Ok(()) => debug!(connection, %peer, "disconnected"),
         Err(error @ (Error::Stuck | Error::NoMemory | Error::PlainAfterStartTls)) => {
             warn!(connection, %peer, %error, "connection ended");

@@ -27,5 +27,4 @@ pub(crate) use decoder::{EXTENDED_REQUEST_BYTES, REQUEST_BYTES, STATUS_PAYLOAD_B
 pub(crate) use reply::EXTENTS_MAX;
 pub use reply::ReplyHeader;
 pub(crate) use reply::{EXTENTS_BYTES_MAX, encode_extents};
-pub(crate) use session::transmission_flags;
 pub use session::{Headers, Session};

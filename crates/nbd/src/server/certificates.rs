@@ -279,7 +279,7 @@ impl ClientCertVerifier for ListedClients {
 }
 
 impl Fingerprint {
-    fn of(certificate: &CertificateDer<'_>) -> Self {
+    pub(super) fn of(certificate: &CertificateDer<'_>) -> Self {
         let digest = digest(&SHA256, certificate);
         Self(digest.as_ref().try_into().expect("a SHA-256 has so many bytes"))
     }

@@ -1,23 +1,30 @@
-//! One connection: a handshake, then a task that reads, submits and writes until either side is done.
+//! One connection: a handshake here or elsewhere, then a task that reads, submits and writes until either side is done.
 
 use std::{
     future::poll_fn,
-    io, mem,
+    mem,
     ops::ControlFlow,
     rc::Rc,
     task::{Context, Poll, ready},
 };
 
-use tokio::{io::AsyncWriteExt as _, sync::watch, task::yield_now, time::timeout};
+use tokio::{sync::watch, task::yield_now, time::timeout};
 
 use super::{
-    ReplySlot, certificates::Tls, common::Common, idle::Idle, outbox::Outbox, permits::Permit, rates::Pacer,
-    receive::ReceiveBuffer, stream::Stream, tls::Encrypted,
+    ReplySlot,
+    client::{Attached, Client, Detached},
+    common::Common,
+    idle::Idle,
+    negotiation::{failed, negotiate, say_goodbye},
+    outbox::Outbox,
+    permits::Permit,
+    rates::Pacer,
+    receive::ReceiveBuffer,
+    stream::{Portable, Stream},
 };
 use crate::{
-    Command, Error, Export, ExportInfo, NbdError, Span,
-    handshake::{Ended, Handshake, Security},
-    transmission::{Decoder, Echo, Received, Request, Session},
+    Command, Error, Export, NbdError, Span,
+    transmission::{Decoder, Echo, Received, Request},
 };
 
 /// Reads of one turn before everyone else gets theirs: one for what there was, one for what has come meanwhile.
@@ -51,88 +58,49 @@ where
     E: Export,
 {
     let limit = common.limits.handshake_timeout;
-    let negotiation = timeout(limit, negotiate(stream, common.export.info(), common.tls.as_ref()));
+    let exports = |_| common.export.info().into();
+    let negotiation = timeout(limit, negotiate(stream, exports, common.tls.as_ref()));
     let negotiated = tokio::select! {
         negotiated = negotiation => negotiated.map_err(|_| Error::HandshakeTimeout { limit })??,
         () = permit.evicted() => None,
         _ = draining.wait_for(|stopping| *stopping > Stopping::No) => None,
     };
-    match negotiated.filter(|_| permit.keep()) {
-        Some(Negotiated::Plain(client)) => client.serve(common, draining, &permit).await,
-        Some(Negotiated::Encrypted(client)) => client.serve(common, draining, &permit).await,
+    match negotiated {
+        Some((_, client)) => serve_client(client, common, draining, permit).await,
         None => Ok(()),
     }
 }
 
-/// A client whose handshake has ended.
-enum Negotiated<S> {
-    Plain(Client<S>),
-    Encrypted(Box<Client<Encrypted<S>>>),
+/// The same with a client that has shaken hands elsewhere.
+pub(super) async fn take_over<S, E>(
+    client: Detached<S>,
+    common: Common<E>,
+    draining: watch::Receiver<Stopping>,
+    permit: Permit,
+) -> Result<(), Error>
+where
+    S: Portable,
+    E: Export,
+{
+    let client = client.attach().map_err(failed("taking the client over"))?;
+    serve_client(client, common, draining, permit).await
 }
 
-struct Client<S> {
-    stream: S,
-    received: ReceiveBuffer,
-    session: Session,
-}
-
-/// Shakes hands, in TLS if that is required. `None` if the client left in good order.
-async fn negotiate<S: Stream>(
-    mut stream: S,
-    export: ExportInfo,
-    tls: Option<&Tls>,
-) -> Result<Option<Negotiated<S>>, Error> {
-    let mut received = ReceiveBuffer::for_handshake();
-    let security = if tls.is_some() { Security::TlsRequired } else { Security::Plain };
-    let mut handshake = Handshake::new(export, security);
-    let tls = match shake_hands(&mut stream, &mut received, &mut handshake).await? {
-        Ended::Transmission(session) => return Ok(Some(Negotiated::Plain(Client { stream, received, session }))),
-        Ended::Aborted => return Ok(None),
-        Ended::StartTls => tls.expect("TLS is started where there is any"),
-    };
-    assert!(received.is_empty(), "nothing in the clear is taken into TLS");
-    let mut stream = Encrypted::accept(stream, tls).await?;
-    match shake_hands(&mut stream, &mut received, &mut handshake.in_tls()).await? {
-        Ended::Transmission(session) => Ok(Some(Negotiated::Encrypted(Box::new(Client { stream, received, session })))),
-        Ended::Aborted => {
-            say_goodbye(&mut stream).await;
-            Ok(None)
-        }
-        Ended::StartTls => unreachable!("TLS is not started in TLS"),
+async fn serve_client<S, E>(
+    client: Attached<S>,
+    common: Common<E>,
+    draining: watch::Receiver<Stopping>,
+    permit: Permit,
+) -> Result<(), Error>
+where
+    S: Stream,
+    E: Export,
+{
+    match client {
+        _ if !permit.keep() => Ok(()),
+        Attached::Plain(client) => client.serve(common, draining, &permit).await,
+        Attached::Encrypted(client) => client.serve(common, draining, &permit).await,
     }
-}
-
-async fn shake_hands<S: Stream>(
-    stream: &mut S,
-    received: &mut ReceiveBuffer,
-    handshake: &mut Handshake,
-) -> Result<Ended, Error> {
-    loop {
-        let output = handshake.take_output();
-        stream.write_all(&output).await.map_err(failed("sending to the client"))?;
-        stream.flush().await.map_err(failed("sending to the client"))?;
-        if let Some(ended) = handshake.ended() {
-            return Ok(ended);
-        }
-        let filled = poll_fn(|cx| received.poll_fill(stream, cx)).await.map_err(failed("receiving from the client"))?;
-        if filled == 0 {
-            return Err(Error::UnexpectedEnd);
-        }
-        let consumed = handshake.receive(received.unread())?;
-        received.consume(consumed);
-    }
-}
-
-async fn say_goodbye<S: Stream>(stream: &mut S) {
-    poll_fn(|cx| {
-        stream.say_goodbye(cx);
-        Poll::Ready(())
-    })
-    .await;
-}
-
-fn failed(operation: &'static str) -> impl Fn(io::Error) -> Error {
-    move |source| Error::Connection { operation, source }
 }
 
 impl<S: Stream> Client<S> {

@@ -4,7 +4,7 @@ use tokio::time::{Duration, sleep};
 
 use super::{
     Connections, Limits, Listener,
-    listener::{Accepted, Stream},
+    listener::{Accepted, Arrival},
     permits::Permit,
     refusals::{Refusal, Refusals},
 };
@@ -27,7 +27,7 @@ impl Door {
     }
 
     /// Waits for a client that may stay. Cancel safe.
-    pub(super) async fn next(&mut self) -> (Stream, Permit) {
+    pub(super) async fn next(&mut self) -> (Arrival, Permit) {
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
@@ -38,11 +38,13 @@ impl Door {
             };
             let refusal = match accepted {
                 Ok(Accepted { refusal: Some(refusal), .. }) => refusal,
-                Ok(Accepted { stream, .. }) if leaves_too_few(stream.descriptor()) => Refusal::FewDescriptors,
-                Ok(Accepted { stream, peer, .. }) => match self.open.admit(peer, &self.limits) {
+                Ok(Accepted { arrival, .. }) if arrival.descriptor().is_some_and(leaves_too_few) => {
+                    Refusal::FewDescriptors
+                }
+                Ok(Accepted { arrival, peer, .. }) => match self.open.admit(peer, &self.limits) {
                     Ok((permit, gave_way)) => {
                         gave_way.into_iter().for_each(|refusal| self.refusals.note(refusal));
-                        return (stream, permit);
+                        return (arrival, permit);
                     }
                     Err(refusal) => refusal,
                 },

@@ -13,9 +13,10 @@ use tokio::{
 use tracing::warn;
 
 use super::{
+    client::InTransit,
     door::Door,
     limits::Limits,
-    listener::{Listener, Stream},
+    listener::{Arrival, Listener},
     permits::{Connections, Permit},
 };
 
@@ -34,16 +35,16 @@ pub struct Incoming {
 }
 
 /// A connection between two threads' event loops.
-#[derive(Debug)]
 pub(super) struct Handed {
-    pub(super) stream: StdStream,
+    pub(super) arrival: Detached,
     pub(super) permit: Permit,
 }
 
-#[derive(Debug)]
-pub(super) enum StdStream {
+/// An [`Arrival`] on no event loop.
+pub(super) enum Detached {
     Unix(StdUnixStream),
     Tcp(StdTcpStream),
+    Client(InTransit),
 }
 
 impl Dispatcher {
@@ -73,13 +74,13 @@ impl Dispatcher {
         let mut door = Door::new(listener, limits, open);
         let mut shutdown = std::pin::pin!(shutdown);
         for queue in queues.iter().cycle() {
-            let (stream, permit) = tokio::select! {
+            let (arrival, permit) = tokio::select! {
                 next = door.next() => next,
                 () = &mut shutdown => return,
             };
-            match StdStream::new(stream) {
-                Ok(stream) => {
-                    if queue.try_send(Handed { stream, permit }).is_err() {
+            match Detached::new(arrival) {
+                Ok(arrival) => {
+                    if queue.try_send(Handed { arrival, permit }).is_err() {
                         warn!("a new connection was closed because its thread has ended");
                     }
                 }
@@ -89,18 +90,20 @@ impl Dispatcher {
     }
 }
 
-impl StdStream {
-    fn new(stream: Stream) -> io::Result<Self> {
-        match stream {
-            Stream::Unix(stream) => stream.into_std().map(Self::Unix),
-            Stream::Tcp(stream) => stream.into_std().map(Self::Tcp),
+impl Detached {
+    fn new(arrival: Arrival) -> io::Result<Self> {
+        match arrival {
+            Arrival::Unix(stream) => stream.into_std().map(Self::Unix),
+            Arrival::Tcp(stream) => stream.into_std().map(Self::Tcp),
+            Arrival::Client(client) => Ok(Self::Client(client)),
         }
     }
 
-    pub(super) fn stream(self) -> io::Result<Stream> {
+    pub(super) fn attach(self) -> io::Result<Arrival> {
         match self {
-            Self::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
-            Self::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
+            Self::Unix(stream) => UnixStream::from_std(stream).map(Arrival::Unix),
+            Self::Tcp(stream) => TcpStream::from_std(stream).map(Arrival::Tcp),
+            Self::Client(client) => Ok(Arrival::Client(client)),
         }
     }
 }

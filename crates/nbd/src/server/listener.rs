@@ -1,4 +1,5 @@
-//! Where clients connect to: Unix sockets and TCP ports, made here or by whoever started the process.
+//! Where clients connect to: Unix sockets and TCP ports, made here or by whoever started the process, or an export's
+//! place among those that share some.
 
 use std::{
     cell::Cell,
@@ -17,8 +18,16 @@ use rustix::{
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tracing::{debug, warn};
 
-use super::{endpoint::Endpoint, peer::Peer, refusals::Refusal, socket::UnixSocket};
-use crate::Error;
+use super::{
+    certificates::Fingerprint,
+    client::InTransit,
+    endpoint::Endpoint,
+    peer::Peer,
+    refusals::Refusal,
+    shared::{Introduced, Place, SharedExports},
+    socket::UnixSocket,
+};
+use crate::{Error, ExportInfo};
 
 /// Room for replies in the kernel: a Unix socket holds back its sender by the sender's own buffer.
 const SEND_BUFFER_BYTES: usize = 2 << 20;
@@ -39,27 +48,31 @@ pub struct Listener {
 enum Socket {
     Unix(UnixSocket),
     Tcp(TcpListener),
+    Shared(Place),
 }
 
 /// A new connection.
 pub(super) struct Accepted {
-    pub(super) stream: Stream,
+    pub(super) arrival: Arrival,
     pub(super) peer: Peer,
     /// Why it may not stay.
     pub(super) refusal: Option<Refusal>,
 }
 
-pub(super) enum Stream {
+/// Whoever is at the other end: one that has yet to shake hands, or a client that a reception sends.
+pub(super) enum Arrival {
     Unix(UnixStream),
     Tcp(TcpStream),
+    Client(InTransit),
 }
 
-impl Stream {
-    /// The number of its descriptor.
-    pub(super) fn descriptor(&self) -> i32 {
+impl Arrival {
+    /// The number of a new descriptor.
+    pub(super) fn descriptor(&self) -> Option<i32> {
         match self {
-            Self::Unix(stream) => stream.as_raw_fd(),
-            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => Some(stream.as_raw_fd()),
+            Self::Tcp(stream) => Some(stream.as_raw_fd()),
+            Self::Client(_) => None,
         }
     }
 }
@@ -129,6 +142,21 @@ impl Listener {
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
     }
 
+    /// Offers an export among those that share listeners, and takes the clients that choose it. `info` says what they
+    /// are told of it; with `clients`, those without one of these certificates do not learn of it.
+    ///
+    /// # Errors
+    /// [`Error::ExportNameTaken`].
+    pub fn shared(
+        exports: &SharedExports,
+        info: impl Fn() -> ExportInfo + Send + Sync + 'static,
+        clients: Option<Vec<Fingerprint>>,
+    ) -> Result<Self, Error> {
+        let place = exports.offer(Box::new(info), clients)?;
+        let endpoints = place.endpoints().to_vec();
+        Ok(Self { sockets: vec![Socket::Shared(place)], endpoints, next: Cell::new(0), guests: None })
+    }
+
     /// Listens on the sockets of `other`, too, which come after its own.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
@@ -188,6 +216,7 @@ impl Listener {
             let accepted = match &self.sockets[index] {
                 Socket::Unix(socket) => socket.poll_accept(context).map(|stream| self.local(stream?)),
                 Socket::Tcp(listener) => listener.poll_accept(context).map_ok(remote),
+                Socket::Shared(place) => place.poll_next(context).map(|client| Ok(introduced(client))),
             };
             if accepted.is_ready() {
                 self.next.set((index + 1) % count);
@@ -201,7 +230,7 @@ impl Listener {
         tune(enlarge_send_buffer(&stream));
         let credentials = stream.peer_cred()?;
         let refusal = self.refusal(credentials.uid());
-        Ok(Accepted { stream: Stream::Unix(stream), peer: Peer::Local(credentials.pid()), refusal })
+        Ok(Accepted { arrival: Arrival::Unix(stream), peer: Peer::Local(credentials.pid()), refusal })
     }
 
     fn refusal(&self, user: u32) -> Option<Refusal> {
@@ -215,7 +244,11 @@ fn remote((stream, address): (TcpStream, SocketAddr)) -> Accepted {
     tune(sockopt::set_tcp_nodelay(&stream, true));
     tune(sockopt::set_socket_keepalive(&stream, true)); // a peer that lost its power says no goodbye
     tune(enlarge_send_buffer(&stream));
-    Accepted { stream: Stream::Tcp(stream), peer: Peer::Remote(address), refusal: None }
+    Accepted { arrival: Arrival::Tcp(stream), peer: Peer::Remote(address), refusal: None }
+}
+
+fn introduced(Introduced { client, peer }: Introduced) -> Accepted {
+    Accepted { arrival: Arrival::Client(client), peer, refusal: None }
 }
 
 /// Whether an address can't be listened on because it is not one of this machine's.

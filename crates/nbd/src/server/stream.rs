@@ -30,6 +30,45 @@ pub(super) trait Stream: AsyncWrite + Unpin {
     fn say_goodbye(&mut self, _: &mut Context<'_>) {}
 }
 
+/// A stream that can change its event loop.
+pub(super) trait Portable: Stream + Sized {
+    /// The stream on no event loop.
+    type Detached;
+
+    /// Takes it off its event loop.
+    fn detach(self) -> io::Result<Self::Detached>;
+
+    /// Puts it on the event loop of this thread.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    fn attach(detached: Self::Detached) -> io::Result<Self>;
+}
+
+impl Portable for UnixStream {
+    type Detached = std::os::unix::net::UnixStream;
+
+    fn detach(self) -> io::Result<Self::Detached> {
+        self.into_std()
+    }
+
+    fn attach(detached: Self::Detached) -> io::Result<Self> {
+        Self::from_std(detached)
+    }
+}
+
+impl Portable for TcpStream {
+    type Detached = std::net::TcpStream;
+
+    fn detach(self) -> io::Result<Self::Detached> {
+        self.into_std()
+    }
+
+    fn attach(detached: Self::Detached) -> io::Result<Self> {
+        Self::from_std(detached)
+    }
+}
+
 impl Stream for UnixStream {
     fn poll_receive(&mut self, cx: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {

@@ -12,7 +12,10 @@ use std::{
 use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-use super::{certificates::Tls, stream::Stream};
+use super::{
+    certificates::{Fingerprint, Tls},
+    stream::{Portable, Stream},
+};
 use crate::Error;
 
 /// Replies that leave in one system call.
@@ -33,10 +36,37 @@ impl<S: Stream> Encrypted<S> {
     /// # Errors
     /// [`Error::Tls`].
     pub(super) async fn accept(socket: S, tls: &Tls) -> Result<Self, Error> {
-        let socket = BufReader::with_capacity(RECEIVE_BUFFER_BYTES, Socket(socket));
+        let socket = BufReader::with_capacity(RECEIVE_BUFFER_BYTES, Socket(Some(socket)));
         let acceptor = TlsAcceptor::from(tls.config());
         let accepting = acceptor.accept_with(socket, |session| session.set_buffer_limit(Some(SEND_BUFFER_BYTES)));
         accepting.await.map(Self).map_err(|source| Error::Tls { source })
+    }
+
+    /// The client's certificate, if it was asked for one.
+    pub(super) fn peer(&self) -> Option<Fingerprint> {
+        let (_, session) = self.0.get_ref();
+        session.peer_certificates()?.first().map(Fingerprint::of)
+    }
+}
+
+/// TLS and its socket on no event loop.
+pub(super) struct Detached<S: Portable> {
+    /// Without a socket.
+    tls: Encrypted<S>,
+    socket: S::Detached,
+}
+
+impl<S: Portable> Portable for Encrypted<S> {
+    type Detached = Detached<S>;
+
+    fn detach(mut self) -> io::Result<Detached<S>> {
+        let socket = self.0.get_mut().0.get_mut().0.take().expect("TLS has a socket");
+        Ok(Detached { socket: socket.detach()?, tls: self })
+    }
+
+    fn attach(Detached { mut tls, socket }: Detached<S>) -> io::Result<Self> {
+        tls.0.get_mut().0.get_mut().0 = Some(S::attach(socket)?);
+        Ok(tls)
     }
 }
 
@@ -60,7 +90,7 @@ impl<S: Stream> Stream for Encrypted<S> {
     }
 
     fn is_closed(&self) -> bool {
-        self.0.get_ref().0.get_ref().0.is_closed()
+        self.0.get_ref().0.get_ref().socket().is_closed()
     }
 
     fn say_goodbye(&mut self, cx: &mut Context<'_>) {
@@ -95,12 +125,22 @@ impl<S: Stream> AsyncWrite for Encrypted<S> {
     }
 }
 
-/// A stream as tokio reads it.
-struct Socket<S>(S);
+/// A stream as tokio reads it; none while TLS is between two event loops.
+struct Socket<S>(Option<S>);
+
+impl<S> Socket<S> {
+    fn socket(&self) -> &S {
+        self.0.as_ref().expect("who has no socket is not used")
+    }
+
+    fn socket_mut(&mut self) -> &mut S {
+        self.0.as_mut().expect("who has no socket is not used")
+    }
+}
 
 impl<S: Stream> AsyncRead for Socket<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, target: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let received = ready!(self.0.poll_receive(cx, target.initialize_unfilled()))?;
+        let received = ready!(self.socket_mut().poll_receive(cx, target.initialize_unfilled()))?;
         target.advance(received);
         Poll::Ready(Ok(()))
     }
@@ -108,7 +148,7 @@ impl<S: Stream> AsyncRead for Socket<S> {
 
 impl<S: Stream> AsyncWrite for Socket<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
+        Pin::new(self.socket_mut()).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -116,18 +156,18 @@ impl<S: Stream> AsyncWrite for Socket<S> {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, slices)
+        Pin::new(self.socket_mut()).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
+        self.socket().is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
+        Pin::new(self.socket_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        Pin::new(self.socket_mut()).poll_shutdown(cx)
     }
 }

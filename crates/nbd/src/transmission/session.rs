@@ -44,7 +44,7 @@ impl Session {
 }
 
 /// What the export can do for a client with such headers, which has selected `base:allocation` or not.
-pub(crate) fn transmission_flags(export: &ExportInfo, headers: Headers, allocation: bool) -> TransmissionFlags {
+fn transmission_flags(export: &ExportInfo, headers: Headers, allocation: bool) -> TransmissionFlags {
     use TransmissionFlags as F;
     let mut flags = F::HAS_FLAGS | F::SEND_FLUSH | F::SEND_FUA | F::SEND_CACHE;
     let writable = !export.read_only;

@@ -3,6 +3,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    io,
     pin::Pin,
     sync::Arc,
 };

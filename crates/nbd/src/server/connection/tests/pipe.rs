@@ -3,7 +3,14 @@
 //! What is received elsewhere than into its buffer has to be copied there, and what is sent from elsewhere was copied
 //! out of it: those bytes are the copies that the server does. What the sockets copy in the kernel is not counted.
 
-use std::{cell::RefCell, io::IoSlice, ops::Range, pin::Pin, sync::Arc, task::Waker};
+use std::{
+    cell::RefCell,
+    io::{self, IoSlice},
+    ops::Range,
+    pin::Pin,
+    sync::Arc,
+    task::Waker,
+};
 
 use tokio::io::AsyncWrite;
 
@@ -12,7 +19,7 @@ use crate::{
     ExportInfo, Payload,
     proto::REQUEST_MAGIC,
     server::{Limits, budget::Budget},
-    transmission::Headers,
+    transmission::{Headers, Session},
 };
 
 pub(super) const READ: u8 = 0;
