@@ -1,11 +1,14 @@
-//! `uraid serve --config`: members and options of `uraid serve` in a TOML file, under their long names.
+//! `uraid serve --config`: members and options of `uraid serve` in a TOML file, under their long names. A file may have
+//! several arrays, as [tables].
 //!
 //! The command line takes precedence over the file. The file is converted into the words of a command line, so that
 //! options have the same meaning and the same checks in both.
 
+pub(crate) mod tables;
+
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
-use std::path::{PathBuf, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
@@ -15,6 +18,7 @@ use toml::{Table, Value};
 use crate::args::{self, Cli, Command};
 use crate::config_file;
 use crate::misuse::Misuse;
+use crate::serve::args::ServeArgs;
 
 /// The default of `wait-for-members` in a file. The file serves for starting the machine, when disks appear late.
 const WAIT: (&str, &str) = ("wait-for-members", "30s");
@@ -25,65 +29,125 @@ const PLACES: [&str; 2] = ["socket", "listen"];
 /// The key of the members.
 const MEMBERS: &str = "members";
 
-/// The command line, extended with the settings of the file that it names.
-pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
-    let Command::Serve(serve) = &cli.command else { return Ok(cli) };
-    let (Some(path), Some(("serve", given))) = (&serve.config, given.subcommand()) else { return Ok(cli) };
-    let text = config_file::read(path).with_context(|| format!("can't read {}", path.display()))?;
-    let fault = |text: String| Misuse(format!("{}: {}", path.display(), text.trim_end()));
-    let words = words(&text, given).map_err(fault)?;
-    let matches = args::command().try_get_matches_from(words).map_err(|error| fault(said(&error)))?;
-    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| fault(said(&error)))?;
-    if let Command::Serve(serve) = &mut cli.command {
-        serve.config = Some(absolute(path)?);
-    }
-    Ok(cli)
+/// The tables of arrays.
+const ARRAYS: &str = "array";
+
+/// What a command line means.
+pub(crate) enum Expanded {
+    /// A command, extended with the settings of the file that it names if there is one.
+    Command(Cli),
+    /// To serve the arrays of a file.
+    Several(Source),
 }
 
-/// The command line that combines the given one with a file.
-fn words(text: &str, given: &ArgMatches) -> Result<Vec<OsString>, String> {
-    let mut file: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+/// A file with several arrays, and the command line, whose options count more.
+#[derive(Debug)]
+pub(crate) struct Source {
+    path: PathBuf,
+    given: ArgMatches,
+}
+
+/// An argument of `uraid serve`: its key in a file, and its values, one for each occurrence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) key: String,
+    pub(crate) values: Vec<OsString>,
+    takes_values: bool,
+}
+
+/// The command line together with the file that it names.
+pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Expanded> {
+    let Command::Serve(serve) = &cli.command else { return Ok(Expanded::Command(cli)) };
+    let (Some(path), Some(("serve", given))) = (&serve.config, given.subcommand()) else {
+        return Ok(Expanded::Command(cli));
+    };
+    let file = parse(path)?;
+    if file.contains_key(ARRAYS) {
+        return Ok(Expanded::Several(Source { path: absolute(path)?, given: given.clone() }));
+    }
+    let fault = |text: String| Misuse(format!("{}: {}", path.display(), text.trim_end()));
+    let settings = settings(file, given, &[]).map_err(fault)?;
+    let mut serve = arguments(&settings).map_err(fault)?;
+    serve.config = Some(absolute(path)?);
+    Ok(Expanded::Command(Cli { command: Command::Serve(serve), ..cli }))
+}
+
+/// What a file has.
+fn parse(path: &Path) -> Result<Table> {
+    let text = config_file::read(path).with_context(|| format!("can't read {}", path.display()))?;
+    let parsed = text.parse().map_err(|error: toml::de::Error| error.to_string());
+    Ok(parsed.map_err(|error| Misuse(format!("{}: {}", path.display(), error.trim_end())))?)
+}
+
+/// The settings of a file and of a command line, in the order of the arguments. What the command line says of the keys
+/// in `ignored` does not count.
+fn settings(mut file: Table, given: &ArgMatches, ignored: &[&str]) -> Result<Vec<Setting>, String> {
     if !file.contains_key(WAIT.0) {
         file.insert(WAIT.0.to_owned(), Value::String(WAIT.1.to_owned()));
     }
-    let mut command = args::command();
-    command.build();
-    let serve = command.find_subcommand("serve").expect("there is such a command");
-    let is_given = |argument: &&Arg| given.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine);
-    if serve.get_arguments().filter(is_given).any(|argument| PLACES.contains(&key(argument))) {
+    let serve = serve_command();
+    let is_given = |argument: &Arg| is_given(argument, given) && !ignored.contains(&key(argument));
+    if serve.get_arguments().any(|argument| PLACES.contains(&key(argument)) && is_given(argument)) {
         PLACES.iter().for_each(|place| drop(file.remove(*place)));
     }
-    let mut words: Vec<OsString> = vec!["uraid".into(), "serve".into()];
-    let mut members = Vec::new();
+    let mut settings = Vec::new();
     for argument in serve.get_arguments().filter(|argument| is_setting(argument)) {
-        let (id, key) = (argument.get_id().as_str(), key(argument));
+        let (key, takes_values) = (key(argument), argument.get_action().takes_values());
         let said = file.remove(key).map(|value| (values(&value, argument), value));
-        let values: Vec<OsString> = match (given.value_source(id), said) {
-            (Some(ValueSource::CommandLine), _) if !argument.get_action().takes_values() => vec!["".into()],
-            (Some(ValueSource::CommandLine), _) => {
-                given.get_raw(id).into_iter().flatten().map(OsString::from).collect()
+        let values: Vec<OsString> = match said {
+            _ if is_given(argument) && !takes_values => vec!["".into()],
+            _ if is_given(argument) => {
+                given.get_raw(argument.get_id().as_str()).into_iter().flatten().map(OsString::from).collect()
             }
-            (_, Some((None, value))) => {
+            Some((None, value)) => {
                 return Err(format!("{key} can't be a TOML {}: {}", value.type_str(), expected(argument)));
             }
-            (_, Some((Some(values), _))) => values,
-            (_, None) => continue,
+            Some((Some(values), _)) => values,
+            None => continue,
         };
-        match key {
-            MEMBERS => members = values,
-            _ if argument.get_action().takes_values() => words.extend(values.iter().map(|value| option(key, value))),
-            _ => words.extend(values.iter().map(|_| OsString::from(format!("--{key}")))),
-        }
+        settings.push(Setting { key: key.to_owned(), values, takes_values });
     }
     if let Some(key) = file.keys().next() {
         return Err(format!("there is no key '{key}': keys are 'members' and the long names of serve's options"));
     }
-    if members.is_empty() {
+    if settings.iter().all(|setting| setting.key != MEMBERS || setting.values.is_empty()) {
         return Err("it names no members: members = [\"/dev/sda\", \"/dev/sdb\"]".into());
     }
+    Ok(settings)
+}
+
+/// The arguments that the settings mean.
+fn arguments(settings: &[Setting]) -> Result<Box<ServeArgs>, String> {
+    let matches = args::command().try_get_matches_from(words(settings)).map_err(|error| said(&error))?;
+    match Cli::from_arg_matches(&matches).map_err(|error| said(&error))?.command {
+        Command::Serve(serve) => Ok(serve),
+        _ => unreachable!("the words are of that command"),
+    }
+}
+
+/// The command line that says the same as settings.
+fn words(settings: &[Setting]) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec!["uraid".into(), "serve".into()];
+    let (members, options): (Vec<&Setting>, Vec<&Setting>) =
+        settings.iter().partition(|setting| setting.key == MEMBERS);
+    for Setting { key, values, takes_values } in options {
+        let word = |value: &OsString| if *takes_values { option(key, value) } else { format!("--{key}").into() };
+        words.extend(values.iter().map(word));
+    }
     words.push("--".into());
-    words.extend(members);
-    Ok(words)
+    words.extend(members.into_iter().flat_map(|members| members.values.clone()));
+    words
+}
+
+/// `uraid serve` as the command line has it.
+fn serve_command() -> clap::Command {
+    let mut command = args::command();
+    command.build();
+    command.find_subcommand("serve").expect("there is such a command").clone()
+}
+
+fn is_given(argument: &Arg, given: &ArgMatches) -> bool {
+    is_setting(argument) && given.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine)
 }
 
 /// Whether a file may contain this argument.
@@ -152,7 +216,8 @@ mod tests {
         let given = args::command().try_get_matches_from([&["uraid", "serve", "--config", "x"], words_given].concat());
         let given = given.unwrap();
         let (_, given) = given.subcommand().unwrap();
-        words(text, given).map(|words| words.join(" ".as_ref()).into_string().unwrap())
+        let file = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
+        settings(file, given, &[]).map(|settings| words(&settings).join(" ".as_ref()).into_string().unwrap())
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use rustix::fs::OFlags;
-use toml_edit::DocumentMut;
+use toml_edit::{DocumentMut, Item, TableLike};
 
 /// Maximum length of a file.
 const BYTES_MAX: u64 = 1 << 20;
@@ -29,22 +29,31 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Changes a file's keys to these values, or adds them. Everything else in the file stays, including comments. An
-/// interruption leaves either the old file or the new one.
+/// Changes a file's keys to these values, or adds them; those of the table `[array.NAME]` if there is such an `array`.
+/// Everything else in the file stays, including comments. An interruption leaves either the old file or the new one.
 ///
 /// # Errors
-/// If the file can't be read, is not TOML, or can't be replaced.
-pub(crate) fn keep(path: &Path, set: &[(&str, String)]) -> Result<()> {
+/// If the file can't be read, is not TOML, has no such table, or can't be replaced.
+pub(crate) fn keep(path: &Path, array: Option<&str>, set: &[(&str, String)]) -> Result<()> {
     // A symbolic link must remain one.
     let path = fs::canonicalize(path).with_context(|| format!("can't find {}", path.display()))?;
     let text = read(&path).with_context(|| format!("can't read {}", path.display()))?;
     let mut document: DocumentMut = text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
+    let table: &mut dyn TableLike = match array {
+        None => document.as_table_mut(),
+        Some(array) => {
+            let table = document.get_mut("array").and_then(|arrays| arrays.get_mut(array));
+            table
+                .and_then(Item::as_table_like_mut)
+                .with_context(|| format!("{} has no [array.{array}]", path.display()))?
+        }
+    };
     for (key, value) in set {
         let mut value = toml_edit::Value::from(value);
-        if let Some(old) = document.get(key).and_then(toml_edit::Item::as_value) {
+        if let Some(old) = table.get(key).and_then(Item::as_value) {
             *value.decor_mut() = old.decor().clone();
         }
-        document.insert(key, toml_edit::Item::Value(value));
+        table.insert(key, Item::Value(value));
     }
     replace(&path, document.to_string().as_bytes()).with_context(|| format!("can't write {}", path.display()))
 }

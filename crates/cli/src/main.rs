@@ -47,6 +47,7 @@ use uraid_serve::logging;
 use uraid_serve::text::chain;
 
 use args::{Cli, Command, LogFormat};
+use config::Expanded;
 use misuse::Misuse;
 use terminal::{Closed, Colours, Tone};
 
@@ -57,14 +58,17 @@ fn main() -> ExitCode {
     }
     let given = args::command().get_matches();
     let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
-    let cli = match config::expand(cli, &given) {
-        Ok(cli) => cli,
-        Err(error) => return fail(&error),
-    };
-    logging::init(match cli.log_format {
+    let format = match cli.log_format {
         LogFormat::Text => logging::Format::Text,
         LogFormat::Json => logging::Format::Json,
-    });
+    };
+    let expanded = config::expand(cli, &given);
+    logging::init(format);
+    let cli = match expanded {
+        Ok(Expanded::Command(cli)) => cli,
+        Ok(Expanded::Several(source)) => return serve::several::run(&source).unwrap_or_else(|error| fail(&error)),
+        Err(error) => return fail(&error),
+    };
     let serves = matches!(cli.command, Command::Serve(_) | Command::Quickstart(_));
     let mut code = ExitCode::SUCCESS;
     let result = match cli.command {

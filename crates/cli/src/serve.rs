@@ -5,10 +5,12 @@ pub(crate) mod clients;
 mod late;
 pub(crate) mod listen;
 mod security;
+pub(crate) mod several;
 mod sockets;
 mod spares;
 mod start;
 
+use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitCode, ExitStatus};
 use std::rc::Rc;
@@ -20,13 +22,14 @@ use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_io::member::is_rotational;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Scheme};
+use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Scheme, Tls};
 use uraid_serve::server::{self, Options, Reachable};
 use uraid_serve::signals::{Signals, outlive_file_limits};
 use uraid_serve::smart::Smart;
+use uraid_serve::spare::Spare;
 use uraid_serve::systemd::Notifier;
 use uraid_serve::text::quoted;
-use uraid_serve::{Caching, LastResort, Settings, check_program};
+use uraid_serve::{Caching, Config, LastResort, Settings, check_program};
 
 use crate::terminal::print;
 use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs};
@@ -58,47 +61,67 @@ const DESCRIPTORS_OF_THREAD: u64 = 4;
 /// Shells add this to the number of the signal that ended a command.
 const SIGNALLED: i32 = 128;
 
+/// What can be known of a server before anything is opened.
+struct Prepared {
+    addresses: Vec<Vec<SocketAddr>>,
+    tls: Option<Tls>,
+    smart: Option<Smart>,
+    metrics: Option<Vec<SocketAddr>>,
+}
+
 /// Serves until SIGINT or SIGTERM, or until the command ends that runs meanwhile: then its status is the server's.
 pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
-    args.clients.check()?;
+    let prepared = Prepared { tls: args.endpoint.security.tls()?, ..prepare(args)? };
     ensure_descriptors(args)?;
     outlive_file_limits()?;
     ensure_sockets(args)?;
     if args.exit_with_parent {
         exit_with_parent()?;
     }
-    args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
-    let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
-    let addresses = args.endpoint.listen.iter().map(ListenAt::addresses).collect::<Result<Vec<_>>>()?;
-    args.endpoint.security.ensure_private(addresses.iter().flatten().copied())?;
-    let tls = args.endpoint.security.tls()?;
-    let metrics = args.watch.metrics.as_ref().map(ListenAt::addresses).transpose()?;
     let Started { array, spares } = start(args, &notifier)?;
     signals.hand_over();
-    let options = Options {
-        info: info(&array, args),
-        settings: settings(&array, args),
+    let config = args.config.clone().map(|path| Config { path, array: None });
+    let options = Options { config, run: args.run.clone(), ..options(args, &array, spares, &prepared) };
+    let private = PrivateDirectory::default();
+    let open = |_| sockets(args, &prepared.addresses, &private);
+    // What a command prints comes without anything between.
+    let announce = |reachable: &Reachable<'_>| args.run.as_ref().map_or_else(|| announce(reachable), |_| Ok(()));
+    let ended = server::run(server::serve(array, options, signals.stops(), notifier, open, announce))?;
+    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
+}
+
+/// Checks what arguments say, and looks up what they name; all but TLS.
+fn prepare(args: &ServeArgs) -> Result<Prepared> {
+    args.clients.check()?;
+    args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
+    let smart = args.watch.smart_every.map(Smart::new).transpose()?;
+    let addresses = args.endpoint.listen.iter().map(ListenAt::addresses).collect::<Result<Vec<_>>>()?;
+    args.endpoint.security.ensure_private(addresses.iter().flatten().copied())?;
+    let metrics = args.watch.metrics.as_ref().map(ListenAt::addresses).transpose()?;
+    Ok(Prepared { addresses, tls: None, smart, metrics })
+}
+
+/// How to serve an array.
+fn options(args: &ServeArgs, array: &Array, spares: Vec<Spare>, prepared: &Prepared) -> Options {
+    Options {
+        info: info(array, args),
+        settings: settings(array, args),
         connection_threads: args.connection_threads,
-        tls,
+        tls: prepared.tls.clone(),
         spares,
-        config: args.config.clone(),
+        config: None,
         rebuild_limit: args.limits.rebuild_limit.0,
         reshape_limit: args.limits.reshape_limit.0,
         scrub_limit: args.limits.scrub_limit.0,
         client_rates: args.clients.rates(),
         scrub_every: args.scrub_every,
-        metrics,
+        metrics: prepared.metrics.clone(),
         on_event: args.watch.on_event.clone(),
-        smart,
-        run: args.run.clone(),
-    };
-    let private = PrivateDirectory::default();
-    let open = || sockets(args, &addresses, &private);
-    // What a command prints comes without anything between.
-    let announce = |reachable: &Reachable<'_>| args.run.as_ref().map_or_else(|| announce(reachable), |_| Ok(()));
-    let ended = server::run(server::serve(array, options, &signals, notifier, open, announce))?;
-    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
+        smart: prepared.smart.clone(),
+        run: None,
+        inbox: None,
+    }
 }
 
 /// As shells tell how a command has ended: its own status, or 128 and the number of the signal that ended it.
@@ -109,9 +132,13 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 
 /// Refuses a limit of open files that is too low, before it makes anything else fail.
 fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
+    args.clients.ensure_descriptors(DESCRIPTORS + descriptors(args), args.members.len() + args.spares.len())
+}
+
+/// How many of them an array takes without clients.
+fn descriptors(args: &ServeArgs) -> u64 {
     let members = args.members.len() + args.spares.len();
-    let own = DESCRIPTORS + DESCRIPTORS_OF_THREAD * u64::from(args.connection_threads);
-    args.clients.ensure_descriptors(own + members as u64, members)
+    DESCRIPTORS_OF_THREAD * u64::from(args.connection_threads) + members as u64
 }
 
 /// Lets the end of the parent process count as SIGTERM.

@@ -134,18 +134,20 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         set.push((key, value.clone()));
         print(format_args!("{key} is {value}"))?;
     }
-    let Some(path) = kept_in else { return Ok(()) };
-    config_file::keep(&path, &set).context("it is set until the server stops, and not kept for the next start")?;
-    print(format_args!("kept in {}", path.display()))
+    let Some((path, array)) = kept_in else { return Ok(()) };
+    config_file::keep(&path, array.as_deref(), &set)
+        .context("it is set until the server stops, and not kept for the next start")?;
+    let table = array.map_or_else(String::new, |array| format!(", [array.{array}]"));
+    print(format_args!("kept in {}{table}", path.display()))
 }
 
-/// The server's configuration file.
-fn configuration(client: &mut Client) -> Result<PathBuf> {
+/// The server's configuration file, and the array's name in it if it has several.
+fn configuration(client: &mut Client) -> Result<(PathBuf, Option<String>)> {
     let status: Status = client.ask(&Request::Status {})?;
     let path = status.config.ok_or_else(|| {
         Misuse(
             "the server has no configuration file: start it with `uraid serve --config`, or give it the option".into(),
         )
     })?;
-    Ok(path.into())
+    Ok((path.into(), status.config_array))
 }

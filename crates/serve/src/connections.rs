@@ -66,8 +66,13 @@ impl ConnectionThreads {
         let begin = |(thread, incoming): (usize, Incoming)| {
             let (options, calls, queue) = (options.clone(), Arc::clone(&calls), Arc::clone(&queues[thread]));
             let sender = sender.clone();
+            // What it logs is about the same array.
+            let span = tracing::Span::current();
             // If the engine's thread ended first, there is nobody to tell.
-            let run = move || drop(sender.blocking_send(run(thread, options, calls, queue, incoming)));
+            let run = move || {
+                let _span = span.entered();
+                drop(sender.blocking_send(run(thread, options, calls, queue, incoming)));
+            };
             thread::Builder::new().name(format!("connections-{thread}")).spawn(run).context("can't start a thread")
         };
         let threads = incoming.into_iter().enumerate().map(begin).collect::<Result<_>>()?;

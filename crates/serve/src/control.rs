@@ -161,7 +161,7 @@ impl<D: LiveDisk> Control<D> {
     }
 
     /// Executes a request.
-    async fn answer(&self, request: Request) -> Result<Answer> {
+    pub(crate) async fn answer(&self, request: Request) -> Result<Answer> {
         match request {
             Request::Status {} => {
                 let snapshot = Snapshot::take(&self.reactor).await?;

@@ -32,8 +32,8 @@ pub(crate) struct Description {
     pub(crate) size: Cell<Bytes>,
     /// The URI that clients connect to.
     pub(crate) uri: String,
-    /// The configuration file, if there is one.
-    pub(crate) config: Option<PathBuf>,
+    /// Where its settings come from, if that is a file.
+    pub(crate) config: Option<Config>,
     pub(crate) is_read_only: bool,
     /// Set if the array is served as a last resort.
     pub(crate) salvage: Option<Salvage>,
@@ -44,6 +44,15 @@ pub(crate) struct Description {
     pub(crate) logs: RefCell<Vec<Known>>,
     /// In the order in which they are used.
     pub(crate) spares: RefCell<Vec<Spare>>,
+}
+
+/// Where an array's settings come from.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The configuration file.
+    pub path: PathBuf,
+    /// The array's name there, if the file has several.
+    pub array: Option<String>,
 }
 
 /// The member that is or was in a slot.

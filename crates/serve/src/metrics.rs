@@ -4,15 +4,18 @@
 //! `docs/metrics.md` describes all metrics, and a test compares it with the page.
 
 mod http;
+mod merged;
 mod text;
 
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use uraid_io::cache::Unwritten;
 use uraid_io::disk::OpName;
 use uraid_io::engine::{Counters, Fill, MemberCounters, ScrubCounters};
@@ -24,16 +27,20 @@ use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::log_report;
 use crate::meter::RequestKind;
-use crate::protocol::{HealthState, LogDevice, LogDeviceState, Trouble};
+use crate::orders::Orders;
+use crate::protocol::{Answer, HealthState, LogDevice, LogDeviceState, Metrics, Request, Trouble};
 use crate::reactor::Reactor;
 use crate::reactor::snapshot::{CacheUse, Snapshot};
 use crate::sweeps::{Sweep, Work};
 use crate::text::list;
 use text::Text;
 
+/// How long one of several arrays may take for its page.
+const PAGE_TIME_MAX: Duration = Duration::from_secs(3);
+
 /// The HTTP server for metrics.
 #[derive(Debug)]
-pub(crate) struct Exporter {
+pub struct Exporter {
     listener: TcpListener,
     address: SocketAddr,
 }
@@ -43,7 +50,7 @@ impl Exporter {
     ///
     /// # Errors
     /// If that is not possible.
-    pub(crate) async fn listen(addresses: &[SocketAddr]) -> Result<Self> {
+    pub async fn listen(addresses: &[SocketAddr]) -> Result<Self> {
         let listen = async {
             let listener = TcpListener::bind(addresses).await?;
             let address = listener.local_addr()?;
@@ -53,11 +60,11 @@ impl Exporter {
     }
 
     /// The URL of the page.
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("http://{}/metrics", self.address)
     }
 
-    /// Serves the page in a task of the reactor's thread. Runs forever.
+    /// Serves an array's page in a task of the reactor's thread. Runs forever.
     pub(crate) fn spawn<D: LiveDisk>(
         self,
         reactor: Rc<Reactor<D>>,
@@ -67,6 +74,35 @@ impl Exporter {
         let page = async move || Ok(page(&Snapshot::take(&reactor).await?, &description, &clients));
         tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page))
     }
+
+    /// Serves one page for several arrays. `arrays` has the names of all of them, each with a way to ask it if it is
+    /// served. Runs forever, in a [`tokio::task::LocalSet`].
+    pub async fn serve_all(self, arrays: impl Fn() -> Vec<(String, Option<Orders>)> + 'static) {
+        let page = async move || {
+            let ask = |(array, orders)| (array, tokio::task::spawn_local(page_of(orders)));
+            let asked: Vec<_> = arrays().into_iter().map(ask).collect();
+            let mut pages = Vec::new();
+            for (array, page) in asked {
+                pages.push((array, page.await?));
+            }
+            Ok(merged::merged(&pages))
+        };
+        http::serve(self.listener, text::MEDIA_TYPE, page).await;
+    }
+}
+
+/// An array's page, after whether the array is served; of one that does not answer there is no more than that.
+async fn page_of(orders: Option<Orders>) -> String {
+    let page = match orders {
+        Some(orders) => match timeout(PAGE_TIME_MAX, orders.ask(Request::Metrics {})).await {
+            Ok(Ok(Answer::Metrics(Metrics { text }))) => Some(text),
+            _ => None,
+        },
+        None => None,
+    };
+    let mut text = Text::default();
+    text.gauge("uraid_array_served", "1 if the array is served and answers.").sample(&[], u8::from(page.is_some()));
+    text.finish() + &page.unwrap_or_default()
 }
 
 /// The whole page.

@@ -202,6 +202,9 @@ pub struct Status {
     /// The server's configuration file.
     #[serde(default)]
     pub config: Option<String>,
+    /// The array's name in it, if it has several.
+    #[serde(default)]
+    pub config_array: Option<String>,
     pub read_only: bool,
     pub connection_threads: u8,
     pub uptime_ms: u64,

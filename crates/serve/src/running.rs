@@ -1,5 +1,5 @@
-//! The registry of running servers: each server leaves a link to its control socket in a directory that commands
-//! search.
+//! The registry of running servers: each array that is served has a link to its control socket in a directory that
+//! commands search.
 //!
 //! The directory is `URAID_RUNTIME_DIR`. Without it, it is `/run/uraid/servers` for root, and `uraid` in
 //! `XDG_RUNTIME_DIR` for others; root's commands search both. A server without such a directory is not found, but works
@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf, absolute};
 use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::geteuid;
 
@@ -26,7 +27,10 @@ pub(crate) struct Registration(PathBuf);
 impl Registration {
     /// Leaves a link to a control socket. Returns `None` if that is not possible.
     pub(crate) fn new(control: &Path) -> Option<Self> {
-        let link = directories().into_iter().next()?.join(process::id().to_string());
+        // One process may serve several arrays.
+        static LINKS: AtomicU32 = AtomicU32::new(0);
+        let name = format!("{}-{}", process::id(), LINKS.fetch_add(1, Ordering::Relaxed));
+        let link = directories().into_iter().next()?.join(name);
         let left = leave(&link, control);
         left.inspect_err(|error| tracing::debug!(%error, link = %link.display(), "commands will not find this server"))
             .ok()?;

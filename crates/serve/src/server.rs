@@ -24,16 +24,18 @@ use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
 use crate::control::spares::Spares;
 use crate::control::{Control, Parts};
-use crate::description::Description;
+use crate::description::{Config, Description};
 use crate::disk::LiveDisk;
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
+use crate::export_size::ExportSize;
 use crate::logging;
 use crate::metrics::Exporter;
+use crate::orders::Inbox;
 use crate::reactor::members::Members;
 use crate::reactor::{Reactor, Settings, deleted, holes, laggards};
 use crate::running::Registration;
 use crate::service::Service;
-use crate::signals::Signals;
+use crate::signals::Stops;
 use crate::smart::Smart;
 use crate::spare::Spare;
 use crate::systemd::Notifier;
@@ -54,8 +56,8 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// In the order in which they are used.
     pub spares: Vec<Spare>,
-    /// The configuration file, if there is one.
-    pub config: Option<PathBuf>,
+    /// Where the settings come from, if that is a file.
+    pub config: Option<Config>,
     /// Most bytes per second to rebuild on each member.
     pub rebuild_limit: Option<Bytes>,
     /// Most bytes per second that scrubs read from each member.
@@ -74,7 +76,12 @@ pub struct Options {
     pub smart: Option<Smart>,
     /// A command that runs as long as the array is served.
     pub run: Option<OsString>,
+    /// Requests from within the process.
+    pub inbox: Option<Inbox>,
 }
+
+/// Says what clients who connect now are told of the array.
+pub type Offer = Box<dyn Fn() -> ExportInfo + Send + Sync>;
 
 /// The sockets of a server.
 #[derive(Debug)]
@@ -112,7 +119,7 @@ pub fn run<T>(served: impl Future<Output = Result<T>>) -> Result<T> {
     served
 }
 
-/// Serves an array until a signal or an administrator stops it, or its command ends. `open` opens the sockets;
+/// Serves an array until `stops` or an administrator asks for its end, or its command ends. `open` opens the sockets;
 /// `announce` is called when clients can connect. To be [run](run()) in an event loop. Returns how the command has
 /// ended, if there is one.
 ///
@@ -121,14 +128,16 @@ pub fn run<T>(served: impl Future<Output = Result<T>>) -> Result<T> {
 pub async fn serve<D: LiveDisk>(
     array: Array<D>,
     options: Options,
-    signals: &Signals,
+    stops: &Stops,
     notifier: Rc<Notifier>,
-    open: impl FnOnce() -> Result<Sockets>,
+    open: impl FnOnce(Offer) -> Result<Sockets>,
     announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
 ) -> Result<Option<ExitStatus>> {
     let Options { info, settings, connection_threads, tls, config, scrub_every, .. } = options;
     let hook = options.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
-    let Sockets { listener, control: socket } = open()?;
+    let size = ExportSize::new(&info);
+    let (told, export) = (size.clone(), info.clone());
+    let Sockets { listener, control: socket } = open(Box::new(move || told.of(&export)))?;
     let exporter = match options.metrics {
         Some(addresses) => Some(Exporter::listen(&addresses).await?),
         None => None,
@@ -139,7 +148,7 @@ pub async fn serve<D: LiveDisk>(
     let description = Description::new(&array, uri, is_read_only, connection_threads, options.spares);
     let description = Rc::new(Description { config, ..description });
     let rates = Arc::new(Rates::new(options.client_rates));
-    let service = Service::start(array, &info, settings, connection_threads, tls, &rates)?;
+    let service = Service::start(array, &info, size, settings, connection_threads, tls, &rates)?;
     let (reactor, connections) = service.parts();
     let clients = Clients { connections, connections_max: settings.limits.connections_max, rates };
     let members = Rc::new(Members::new(Rc::clone(&reactor)));
@@ -154,11 +163,7 @@ pub async fn serve<D: LiveDisk>(
     let Parts { description, reactor, members, scrubs, .. } = &parts;
     let control = Rc::new(Control::new(&parts));
     control.limit_background(options.rebuild_limit, options.scrub_limit, options.reshape_limit);
-    let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
-    let door = Rc::<Door>::default();
-    if let Some(socket) = socket {
-        spawn_local(socket::serve(Rc::clone(&control), socket, Rc::clone(&door)));
-    }
+    let (door, registration) = listen_to_administrators(&control, socket, options.inbox);
     let metrics = exporter.as_ref().map(Exporter::url);
     holes::search(Rc::clone(reactor)).await;
     announce(&Reachable { endpoints: listener.endpoints(), scheme, info: &info, unit, metrics })?;
@@ -178,7 +183,7 @@ pub async fn serve<D: LiveDisk>(
     let stop = async {
         tokio::select! {
             () = control.stopped() => {}
-            () = signals.heard() => {}
+            () = stops.heard() => {}
             () = Captive::any_ended(captive.as_ref()) => {}
         }
         notifier.stopping();
@@ -201,10 +206,27 @@ pub async fn serve<D: LiveDisk>(
     door.close().await;
     control.end(&closed, lost).await;
     if let Some(watcher) = reactor.watcher() {
-        watcher.end(signals.heard()).await;
+        watcher.end(stops.heard()).await;
     }
     drop((summing, registration));
-    closed.and(Captive::finish(captive, signals.heard()).await)
+    closed.and(Captive::finish(captive, stops.heard()).await)
+}
+
+/// Begins to answer administrators, and lets commands find their socket as long as the registration exists.
+fn listen_to_administrators<D: LiveDisk>(
+    control: &Rc<Control<D>>,
+    socket: Option<UnixSocket>,
+    inbox: Option<Inbox>,
+) -> (Rc<Door>, Option<Registration>) {
+    if let Some(inbox) = inbox {
+        spawn_local(inbox.answer(Rc::clone(control)));
+    }
+    let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
+    let door = Rc::<Door>::default();
+    if let Some(socket) = socket {
+        spawn_local(socket::serve(Rc::clone(control), socket, Rc::clone(&door)));
+    }
+    (door, registration)
 }
 
 /// Ends a task, if there is one.

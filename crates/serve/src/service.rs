@@ -23,16 +23,16 @@ pub(crate) enum Service<D: LiveDisk> {
 }
 
 impl<D: LiveDisk> Service<D> {
-    /// Starts so many connection threads; none of them serves clients before [`Service::serve`].
+    /// Starts so many `threads` for connections; none of them serves clients before [`Service::serve`].
     pub(crate) fn start(
         array: Array<D>,
         info: &ExportInfo,
+        size: ExportSize,
         settings: Settings,
         threads: u8,
         tls: Option<Tls>,
         rates: &Arc<Rates>,
     ) -> Result<Self> {
-        let size = ExportSize::new(info);
         if threads > 0 {
             let recorder = Arc::<Recorder>::default();
             let options = connections::Options {

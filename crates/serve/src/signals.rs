@@ -1,5 +1,6 @@
 //! SIGINT, SIGTERM and SIGHUP. They are handled at any time, even while the server waits for members. SIGHUP, which is
-//! sent when the terminal closes, stays ignored if it is ignored at the start, as under nohup.
+//! sent when the terminal closes, stops a server, but stays ignored if it is ignored at the start, as under nohup. A
+//! server of several arrays reads its configuration again at SIGHUP.
 //!
 //! Before the array is served, these signals end the process at once. The members are then as after a crash, and the
 //! next start continues from there. If a thread of the process hangs in the kernel, the process does not disappear
@@ -26,7 +27,25 @@ pub struct Signals(Arc<Shared>);
 
 struct Shared {
     is_served: Mutex<bool>,
-    asked: Notify,
+    stops: Stops,
+    /// SIGHUP asks for that, and for no stop.
+    reloads: Option<Notify>,
+}
+
+/// Requests to stop: each is heard once.
+#[derive(Clone, Debug, Default)]
+pub struct Stops(Arc<Notify>);
+
+impl Stops {
+    /// Asks for a stop; a second time, not to wait for what takes long.
+    pub fn ask(&self) {
+        self.0.notify_one();
+    }
+
+    /// Waits for a request. Cancel safe.
+    pub async fn heard(&self) {
+        self.0.notified().await;
+    }
 }
 
 /// A signal to listen for.
@@ -38,13 +57,28 @@ struct Heard {
 
 impl Signals {
     /// Listens for signals from now on.
+    ///
+    /// # Errors
+    /// If the system does not let it.
     pub fn listen() -> Result<Self> {
+        Self::listen_for(!is_ignored(SignalKind::hangup()), None)
+    }
+
+    /// The same, where SIGHUP is to be [heard](Signals::reload).
+    ///
+    /// # Errors
+    /// If the system does not let it.
+    pub fn listen_for_reloads() -> Result<Self> {
+        Self::listen_for(true, Some(Notify::new()))
+    }
+
+    fn listen_for(hangups: bool, reloads: Option<Notify>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = {
             let _context = runtime.enter();
-            listen()?
+            listen(hangups)?
         };
-        let shared = Arc::new(Shared { is_served: Mutex::new(false), asked: Notify::new() });
+        let shared = Arc::new(Shared { is_served: Mutex::new(false), stops: Stops::default(), reloads });
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("signals".into());
         thread.spawn(move || runtime.block_on(hear(signals, &own))).context("can't start a thread")?;
@@ -56,9 +90,18 @@ impl Signals {
         *self.0.is_served.lock().expect("a panic ends the process") = true;
     }
 
-    /// Waits for a signal after [`Signals::hand_over`]. Cancel safe.
-    pub(crate) async fn heard(&self) {
-        self.0.asked.notified().await;
+    /// The signals after [`Signals::hand_over`] that ask for a stop.
+    #[must_use]
+    pub fn stops(&self) -> &Stops {
+        &self.0.stops
+    }
+
+    /// Waits for SIGHUP, if that is to be heard. Cancel safe.
+    pub async fn reload(&self) {
+        match &self.0.reloads {
+            Some(reloads) => reloads.notified().await,
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -68,7 +111,7 @@ pub fn stop_flag() -> Result<&'static AtomicBool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let mut signals = {
         let _context = runtime.enter();
-        listen()?
+        listen(!is_ignored(SignalKind::hangup()))?
     };
     let thread = std::thread::Builder::new().name("signals".into());
     let hear = move || {
@@ -100,9 +143,9 @@ fn is_ignored(kind: SignalKind) -> bool {
 }
 
 /// Starts to listen. To be called within a runtime.
-fn listen() -> Result<Vec<Heard>> {
+fn listen(hangups: bool) -> Result<Vec<Heard>> {
     let mut kinds = vec![("SIGINT", SignalKind::interrupt()), ("SIGTERM", SignalKind::terminate())];
-    if !is_ignored(SignalKind::hangup()) {
+    if hangups {
         kinds.push(("SIGHUP", SignalKind::hangup()));
     }
     kinds.into_iter().map(|(name, kind)| Ok(Heard { name, kind, signal: signal(kind)? })).collect()
@@ -122,12 +165,16 @@ async fn next(signals: &mut [Heard]) -> (&'static str, SignalKind) {
 async fn hear(mut signals: Vec<Heard>, shared: &Shared) {
     loop {
         let (name, kind) = next(&mut signals).await;
+        if let Some(reloads) = shared.reloads.as_ref().filter(|_| kind == SignalKind::hangup()) {
+            reloads.notify_one();
+            continue;
+        }
         let is_served = shared.is_served.lock().expect("a panic ends the process");
         if !*is_served {
             // If standard error is closed, there is nobody to tell.
             let _ = writeln!(stderr(), "uraid: {name}: not serving the array; the next start goes on from here");
             process::exit(SIGNALLED + kind.as_raw_value());
         }
-        shared.asked.notify_one();
+        shared.stops.ask();
     }
 }

@@ -36,7 +36,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 20;
 const DEPTH_MAX: usize = 8;
 
 /// The program to ask with, and the interval.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Smart {
     program: PathBuf,
     every: Duration,

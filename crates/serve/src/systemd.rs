@@ -1,22 +1,37 @@
 //! Communication with the service manager: `sd_notify(3)` and `sd_listen_fds(3)`. Without a service manager, nothing
 //! happens.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use listenfd::ListenFd;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// The service manager's notification socket.
 #[derive(Debug)]
 pub struct Notifier {
-    to: Option<(UnixDatagram, SocketAddr)>,
+    to: Option<Arc<(UnixDatagram, SocketAddr)>>,
+    /// Set if this is for one of a server's arrays.
+    array: Option<Array>,
 }
+
+/// One of several arrays. The manager hears their states together; it does not hear that one of them begins or ends.
+#[derive(Debug)]
+struct Array {
+    name: String,
+    all: States,
+}
+
+/// The states of several arrays, in words, by name.
+pub type States = Arc<Mutex<BTreeMap<String, String>>>;
 
 impl Notifier {
     /// The socket that `NOTIFY_SOCKET` names.
@@ -32,18 +47,32 @@ impl Notifier {
             Ok((socket, address))
         };
         let to = env::var_os("NOTIFY_SOCKET").and_then(|name| match open(name.as_bytes()) {
-            Ok(to) => Some(to),
+            Ok(to) => Some(Arc::new(to)),
             Err(error) => {
                 tracing::warn!(%error, "the service manager can't be told anything");
                 None
             }
         });
-        Self { to }
+        Self { to, array: None }
+    }
+
+    /// The same socket for one of a server's arrays.
+    #[must_use]
+    pub fn of_array(&self, name: &str, all: &States) -> Self {
+        Self { to: self.to.clone(), array: Some(Array { name: name.to_owned(), all: Arc::clone(all) }) }
     }
 
     /// Clients can connect.
-    pub(crate) fn ready(&self) {
-        self.tell("READY=1");
+    pub fn ready(&self) {
+        if self.array.is_none() {
+            self.tell("READY=1");
+        }
+    }
+
+    /// The configuration is read again; [`Notifier::ready`] says when that is over.
+    pub fn reloading(&self) {
+        let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
+        self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", tv_sec * 1_000_000 + tv_nsec / 1000));
     }
 
     /// Asks for more time to start, from now on.
@@ -52,19 +81,32 @@ impl Notifier {
     }
 
     /// The server is about to end.
-    pub(crate) fn stopping(&self) {
-        self.tell("STOPPING=1");
+    pub fn stopping(&self) {
+        if self.array.is_none() {
+            self.tell("STOPPING=1");
+        }
     }
 
     /// A line for people.
+    ///
+    /// # Panics
+    /// If another thread panicked.
     pub fn status(&self, text: &str) {
+        let text = match &self.array {
+            None => text.to_owned(),
+            Some(Array { name, all }) => {
+                let mut all = all.lock().expect("a panic ends the process");
+                all.insert(name.clone(), text.to_owned());
+                all.values().map(String::as_str).collect::<Vec<_>>().join("; ")
+            }
+        };
         self.tell(&format!("STATUS={}", text.replace('\n', " ")));
     }
 
     /// Reports that the server is alive, as often as required. Runs forever on the thread that serves, so a hang is
     /// noticed.
-    pub(crate) async fn keep_alive(&self) {
-        let Some(period) = watchdog() else { return std::future::pending().await };
+    pub async fn keep_alive(&self) {
+        let Some(period) = watchdog().filter(|_| self.array.is_none()) else { return std::future::pending().await };
         let mut ticks = tokio::time::interval(period / 2);
         loop {
             ticks.tick().await;
@@ -73,7 +115,7 @@ impl Notifier {
     }
 
     fn tell(&self, text: &str) {
-        if let Some((socket, address)) = &self.to
+        if let Some((socket, address)) = self.to.as_deref()
             && let Err(error) = socket.send_to_addr(text.as_bytes(), address)
         {
             tracing::debug!(%error, text, "the service manager did not hear");

@@ -20,9 +20,9 @@ const CONNECTION_THREADS_MAX: i64 = 16;
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
 
-const READ_DEADLINE: &str = "2s";
-const WRITE_DEADLINE: &str = "30s";
-const MAX_ERRORS: &str = "20";
+pub(super) const READ_DEADLINE: &str = "2s";
+pub(super) const WRITE_DEADLINE: &str = "30s";
+pub(super) const MAX_ERRORS: &str = "20";
 
 /// Arguments of `uraid serve`.
 #[derive(Debug, Args)]

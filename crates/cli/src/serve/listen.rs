@@ -14,7 +14,7 @@ use super::security::SecurityArgs;
 const NBD_PORT: u16 = 10809;
 
 /// Where to serve.
-#[derive(Debug, Default, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub(crate) struct EndpointArgs {
     /// Unix socket for clients of this user [default: uraid.sock beside the first member]
     ///

@@ -56,6 +56,33 @@ impl SecurityArgs {
     /// # Errors
     /// If options contradict each other, or a file can't be used.
     pub(super) fn tls(&self) -> Result<Option<Tls>> {
+        self.tls_for(match (self.tls_verify_peer, self.tls_allow_client.as_slice()) {
+            (false, []) => TlsClients::All,
+            (true, []) => TlsClients::Verified,
+            (_, listed) => TlsClients::Listed(listed.to_vec()),
+        })
+    }
+
+    /// The same for sockets of several arrays, each of which may have its own list of clients; one of them has if
+    /// `is_listed`.
+    ///
+    /// # Errors
+    /// As [`SecurityArgs::tls`].
+    pub(super) fn tls_for_several(&self, is_listed: bool) -> Result<Option<Tls>> {
+        self.tls_for(if self.verifies(is_listed) { TlsClients::Verified } else { TlsClients::All })
+    }
+
+    /// Whether clients of such sockets need certificates.
+    pub(super) fn verifies(&self, is_listed: bool) -> bool {
+        self.tls_verify_peer || is_listed
+    }
+
+    /// The clients that alone are let in, if there is a list.
+    pub(super) fn listed(&self) -> Option<Vec<Fingerprint>> {
+        (!self.tls_allow_client.is_empty()).then(|| self.tls_allow_client.clone())
+    }
+
+    fn tls_for(&self, clients: TlsClients) -> Result<Option<Tls>> {
         let Self { tls, tls_certificates, tls_verify_peer, tls_allow_client, .. } = self;
         if *tls == TlsName::Off {
             let is_meant = tls_certificates.is_some() || *tls_verify_peer || !tls_allow_client.is_empty();
@@ -65,11 +92,6 @@ impl SecurityArgs {
         let Some(directory) = tls_certificates else {
             let advice = "--tls require needs --tls-certificates DIR, with server-cert.pem and server-key.pem in DIR";
             return Err(Misuse(advice.into()).into());
-        };
-        let clients = match (tls_verify_peer, tls_allow_client.as_slice()) {
-            (false, []) => TlsClients::All,
-            (true, []) => TlsClients::Verified,
-            (_, listed) => TlsClients::Listed(listed.to_vec()),
         };
         Ok(Some(Tls::load(directory, clients)?))
     }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
-use uraid_nbd::{Endpoint, Listener, UnixSocket};
-use uraid_serve::server::Sockets;
+use uraid_nbd::{Endpoint, Listener, SharedExports, UnixSocket};
+use uraid_serve::server::{Offer, Sockets};
 use uraid_serve::systemd;
 
 use super::args::{ServeArgs, WatchArgs};
@@ -51,29 +51,70 @@ pub(super) fn ensure_sockets(args: &ServeArgs) -> Result<()> {
 
 /// Opens the sockets that the arguments ask for. `private` is where one is made for `--run` alone.
 pub(super) fn sockets(args: &ServeArgs, addresses: &[Vec<SocketAddr>], private: &PrivateDirectory) -> Result<Sockets> {
-    let listener = listener(args, addresses, private)?;
-    args.endpoint.security.ensure_private(listener.endpoints().iter().filter_map(Endpoint::address))?;
-    let guests = &args.endpoint.security.allow_uid;
-    let listener = if guests.is_empty() { listener } else { listener.admit(guests.clone())? };
-    let control = control_socket(listener.endpoints(), &args.watch)?;
-    Ok(Sockets { listener, control })
+    let ServeArgs { endpoint, members, run, .. } = args;
+    let listener = match inherited(endpoint, addresses)? {
+        Some(listener) => listener,
+        None => listener(endpoint, addresses, || match run {
+            Some(_) if endpoint.socket.is_none() && addresses.is_empty() => private.socket().map(Some),
+            _ => Ok(unix_socket(endpoint, members)),
+        })?,
+    };
+    let control = control_path(listener.endpoints(), &args.watch, None)?;
+    Ok(Sockets { listener, control: control.map(|path| UnixSocket::bind(&path)).transpose()? })
+}
+
+/// Opens the sockets of one of several arrays, which has its own.
+pub(super) fn own_sockets(args: &ServeArgs, addresses: &[Vec<SocketAddr>]) -> Result<Sockets> {
+    let listener = listener(&args.endpoint, addresses, || Ok(args.endpoint.socket.clone()))?;
+    let control = control_path(listener.endpoints(), &args.watch, None)?;
+    Ok(Sockets { listener, control: control.map(|path| UnixSocket::bind(&path)).transpose()? })
+}
+
+/// Opens the sockets that several arrays share, if there are any.
+pub(super) fn shared_sockets(endpoint: &EndpointArgs, addresses: &[Vec<SocketAddr>]) -> Result<Option<Listener>> {
+    if let Some(listener) = inherited(endpoint, addresses)? {
+        return Ok(Some(listener));
+    }
+    if endpoint.socket.is_none() && addresses.is_empty() {
+        return Ok(None);
+    }
+    listener(endpoint, addresses, || Ok(endpoint.socket.clone())).map(Some)
+}
+
+/// A place among the exports that share sockets, and a control socket beside these.
+pub(super) fn place(name: &str, args: &ServeArgs, exports: &SharedExports, offer: Offer) -> Result<Sockets> {
+    let listener = Listener::shared(exports, offer, args.endpoint.security.listed())?;
+    let control = control_path(listener.endpoints(), &args.watch, Some(name))?;
+    Ok(Sockets { listener, control: control.map(|path| UnixSocket::bind(&path)).transpose()? })
+}
+
+/// The sockets of the service manager, if it handed any over.
+fn inherited(endpoint: &EndpointArgs, addresses: &[Vec<SocketAddr>]) -> Result<Option<Listener>> {
+    let inherited = systemd::inherited()?;
+    if inherited.is_empty() {
+        return Ok(None);
+    }
+    let listener = handed_over(inherited, endpoint, addresses)?;
+    admit(listener, endpoint).map(Some)
 }
 
 /// Everywhere that clients connect to: a Unix socket comes first, where people look for it.
-fn listener(args: &ServeArgs, addresses: &[Vec<SocketAddr>], private: &PrivateDirectory) -> Result<Listener> {
-    let ServeArgs { endpoint, members, run, .. } = args;
-    let inherited = systemd::inherited()?;
-    if !inherited.is_empty() {
-        return handed_over(inherited, endpoint, addresses);
-    }
-    let path = match run {
-        Some(_) if endpoint.socket.is_none() && addresses.is_empty() => Some(private.socket()?),
-        _ => unix_socket(endpoint, members),
-    };
-    let unix = path.map(|path| Listener::unix(&path)).transpose()?;
+fn listener(
+    endpoint: &EndpointArgs,
+    addresses: &[Vec<SocketAddr>],
+    socket: impl FnOnce() -> Result<Option<PathBuf>>,
+) -> Result<Listener> {
+    let unix = socket()?.map(|path| Listener::unix(&path)).transpose()?;
     let tcp = addresses.iter().map(|addresses| Listener::tcp(addresses));
     let listeners = unix.into_iter().map(Ok).chain(tcp).collect::<Result<Vec<_>, _>>()?;
-    Ok(listeners.into_iter().reduce(Listener::and).expect("without an address there is a socket"))
+    admit(listeners.into_iter().reduce(Listener::and).expect("without an address there is a socket"), endpoint)
+}
+
+/// Says who may connect, and refuses to let everybody do so by accident.
+fn admit(listener: Listener, endpoint: &EndpointArgs) -> Result<Listener> {
+    endpoint.security.ensure_private(listener.endpoints().iter().filter_map(Endpoint::address))?;
+    let guests = &endpoint.security.allow_uid;
+    Ok(if guests.is_empty() { listener } else { listener.admit(guests.clone())? })
 }
 
 /// The sockets of the service manager, which have to be those that are asked for if any are.
@@ -111,19 +152,26 @@ fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> 
     endpoint.socket.clone().or_else(default)
 }
 
-/// The control socket, if there is one.
-fn control_socket(endpoints: &[Endpoint], args: &WatchArgs) -> Result<Option<UnixSocket>> {
+/// Where the control socket is, if there is one: beside the first Unix socket of these, under its name, or under that of
+/// the array by which it is shared.
+pub(super) fn control_path(
+    endpoints: &[Endpoint],
+    args: &WatchArgs,
+    shared_by: Option<&str>,
+) -> Result<Option<PathBuf>, Misuse> {
     // A socket without a name has no directory to put it in.
     let named = endpoints.iter().find_map(|endpoint| match endpoint {
         Endpoint::Unix(path) if path.file_name().is_some() => Some(path),
         _ => None,
     });
-    let path = match (&args.control, named) {
-        (Some(path), _) => path.clone(),
-        (None, Some(socket)) => beside(socket)?,
-        (None, None) => return Ok(None),
-    };
-    Ok(Some(UnixSocket::bind(&path)?))
+    match (&args.control, named) {
+        (Some(path), _) => Ok(Some(path.clone())),
+        (None, Some(socket)) => {
+            let beside = beside(socket)?;
+            Ok(Some(shared_by.map_or(beside, |name| socket.with_file_name(format!("{name}.ctl")))))
+        }
+        (None, None) => Ok(None),
+    }
 }
 
 /// The control socket beside an NBD socket: `X.sock` -> `X.ctl`.

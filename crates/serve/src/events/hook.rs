@@ -63,7 +63,8 @@ impl Hook {
         let hurry = eventfd(0, EventfdFlags::CLOEXEC).context("can't make an eventfd")?;
         let end = Arc::new(End { deadline: OnceLock::new(), hurry });
         let (program, ends) = (program.to_owned(), Arc::clone(&end));
-        let run = move || run_calls(&program, &calls, time_max, &ends);
+        let span = tracing::Span::current();
+        let run = move || span.in_scope(|| run_calls(&program, &calls, time_max, &ends));
         let thread = std::thread::Builder::new().name("on-event".into()).spawn(run).context("can't start a thread")?;
         Ok(Self { queue, thread, end })
     }

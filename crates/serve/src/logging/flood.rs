@@ -1,6 +1,6 @@
 //! Repeated log lines: a few lines of each kind are logged per second, and the others are counted.
 //!
-//! A kind is a place in the code together with a member, if the line names one. Each second, a separate thread logs how
+//! A kind is a place in the code together with the array, if several are served, and a member, if the line names one. Each second, a separate thread logs how
 //! many lines of each kind were left out. Lines that are named for administrators' programs (the field `event`) are
 //! always logged.
 //!
@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -15,9 +16,11 @@ use std::time::Duration;
 
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit, display};
+use tracing::span::Id;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
+use tracing_subscriber::registry::LookupSpan;
 
 /// Lines of a kind that are logged in each period.
 const LINES_MAX: u64 = 3;
@@ -35,15 +38,18 @@ const TARGET: &str = "uraid::more";
 pub(super) struct Flood {
     /// `None`: nothing is summarised.
     kinds: Mutex<Option<Kinds>>,
+    /// How many want that.
+    users: AtomicU32,
 }
 
-/// The lines of the current period.
-type Kinds = HashMap<(Identifier, Option<String>), Kind>;
+/// The lines of the current period, by place, span of the array, and member.
+type Kinds = HashMap<(Identifier, Option<Id>, Option<String>), Kind>;
 
 /// Lines of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kind {
     level: Level,
+    span: Option<Id>,
     text: String,
     member: Option<String>,
     count: u64,
@@ -58,14 +64,15 @@ pub(crate) struct Summing {
 
 impl Flood {
     pub(super) const fn new() -> Self {
-        Self { kinds: Mutex::new(None) }
+        Self { kinds: Mutex::new(None), users: AtomicU32::new(0) }
     }
 
     /// Starts to summarise.
     pub(super) fn begin(&'static self) -> std::io::Result<Summing> {
         let (stop, stopped) = sync_channel(0);
         let thread = std::thread::Builder::new().name("log".into()).spawn(move || self.sum_up(&stopped))?;
-        *self.lock() = Some(Kinds::new());
+        self.users.fetch_add(1, Ordering::Relaxed);
+        self.lock().get_or_insert_default();
         Ok(Summing { flood: self, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -78,20 +85,24 @@ impl Flood {
     /// Ends the period: logs how many lines were left out in it.
     fn tell_rest(&self) {
         let Some(kinds) = self.lock().as_mut().map(std::mem::take) else { return };
-        for Kind { level, text, member, count } in kinds.into_values().filter(|kind| kind.count > LINES_MAX) {
+        for Kind { level, span, text, member, count } in kinds.into_values().filter(|kind| kind.count > LINES_MAX) {
             let (member, more) = (member.map(display), count - LINES_MAX);
             match level {
-                Level::ERROR => tracing::error!(target: TARGET, member, "{text}: and {more} more like it"),
-                Level::WARN => tracing::warn!(target: TARGET, member, "{text}: and {more} more like it"),
-                Level::INFO => tracing::info!(target: TARGET, member, "{text}: and {more} more like it"),
-                Level::DEBUG => tracing::debug!(target: TARGET, member, "{text}: and {more} more like it"),
-                _ => tracing::trace!(target: TARGET, member, "{text}: and {more} more like it"),
+                Level::ERROR => {
+                    tracing::error!(target: TARGET, parent: span, member, "{text}: and {more} more like it")
+                }
+                Level::WARN => tracing::warn!(target: TARGET, parent: span, member, "{text}: and {more} more like it"),
+                Level::INFO => tracing::info!(target: TARGET, parent: span, member, "{text}: and {more} more like it"),
+                Level::DEBUG => {
+                    tracing::debug!(target: TARGET, parent: span, member, "{text}: and {more} more like it")
+                }
+                _ => tracing::trace!(target: TARGET, parent: span, member, "{text}: and {more} more like it"),
             }
         }
     }
 
     /// Whether an event is logged.
-    fn admits(&self, event: &Event<'_>) -> bool {
+    fn admits(&self, event: &Event<'_>, span: Option<Id>) -> bool {
         let metadata = event.metadata();
         if metadata.target() == TARGET || metadata.fields().field("event").is_some() {
             return true;
@@ -100,12 +111,12 @@ impl Flood {
         let Some(kinds) = &mut *kinds else { return true };
         let mut said = Said::default();
         event.record(&mut said);
-        let key = (metadata.callsite(), said.member.clone());
+        let key = (metadata.callsite(), span.clone(), said.member.clone());
         if kinds.len() >= KINDS_MAX && !kinds.contains_key(&key) {
             return true;
         }
         let Said { text, member } = said;
-        let kind = kinds.entry(key).or_insert(Kind { level: *metadata.level(), text, member, count: 0 });
+        let kind = kinds.entry(key).or_insert(Kind { level: *metadata.level(), span, text, member, count: 0 });
         kind.count += 1;
         kind.count <= LINES_MAX
     }
@@ -115,9 +126,9 @@ impl Flood {
     }
 }
 
-impl<S: Subscriber> Layer<S> for &'static Flood {
-    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
-        self.admits(event)
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for &'static Flood {
+    fn event_enabled(&self, event: &Event<'_>, context: Context<'_, S>) -> bool {
+        self.admits(event, context.lookup_current().map(|span| span.id()))
     }
 }
 
@@ -127,7 +138,9 @@ impl Drop for Summing {
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(ended.is_none_or(|ended| ended.is_ok()), "a panic ends the process");
         self.flood.tell_rest();
-        *self.flood.lock() = None;
+        if self.flood.users.fetch_sub(1, Ordering::Relaxed) == 1 {
+            *self.flood.lock() = None;
+        }
     }
 }
 
@@ -221,6 +234,35 @@ mod tests {
     }
 
     #[test]
+    fn arrays_are_told_apart() {
+        with_flood(true, |flood, lines| {
+            let spans = ["x", "y"].map(|array| tracing::error_span!("serving", array));
+            spans.iter().for_each(|span| span.in_scope(|| (0..5).for_each(|_| fail(1))));
+            let said = |array: &str| format!("ERROR serving{{array=\"{array}\"}}: a block is wrong");
+            let three = |array: &str| vec![said(array) + " member=1"; 3];
+            assert_eq!(lines.take(), [three("x"), three("y")].concat());
+            flood.tell_rest();
+            let mut rest = lines.take();
+            rest.sort();
+            assert_eq!(rest, ["x", "y"].map(|array| said(array) + ": and 2 more like it member=1"));
+        });
+    }
+
+    #[test]
+    fn two_servers_sum_up_until_both_have_ended() {
+        with_flood(true, |flood, lines| {
+            flood.users.store(2, Ordering::Relaxed);
+            let [first, second] = [(); 2].map(|()| Summing { flood, stop: None, thread: None });
+            drop(first);
+            (0..5).for_each(|_| fail(1));
+            assert_eq!(lines.take().len(), 3);
+            drop(second);
+            (0..5).for_each(|_| fail(1));
+            assert_eq!(lines.take().len(), 6, "what was left, and everything from now on");
+        });
+    }
+
+    #[test]
     fn what_programs_are_told_is_always_told() {
         with_flood(true, |_, lines| {
             (0..40).for_each(|slot| tracing::error!(event = "member-failed", slot, "a member failed"));
@@ -240,6 +282,7 @@ mod tests {
     #[test]
     fn the_end_tells_what_is_left() {
         with_flood(true, |flood, lines| {
+            flood.users.store(1, Ordering::Relaxed);
             let summing = Summing { flood, stop: None, thread: None };
             (0..5).for_each(|_| fail(1));
             drop(summing);

@@ -94,7 +94,8 @@ impl Family<'_> {
     }
 }
 
-fn escape(out: &mut String, text: &str, is_quoted: bool) {
+/// Appends a text as labels and helps have it.
+pub(super) fn escape(out: &mut String, text: &str, is_quoted: bool) {
     for character in text.chars() {
         match character {
             '\\' => out.push_str("\\\\"),
