@@ -1,4 +1,4 @@
-//! The plain client as tests want it: of the default export, and what must not fail panics. It sends what no foreign
+//! The plain client as tests want it: mostly of the default export, and what must not fail panics. It sends what no foreign
 //! client can be made to send: requests that are wrong, and chosen overlapping requests in flight together.
 
 use std::ops::{Deref, DerefMut};
@@ -26,6 +26,14 @@ impl Client {
     /// When the server does not take the connection.
     pub fn try_connect(socket: &Path) -> Result<Self, ClientError> {
         Ok(Self { plain: uraid_nbd_client::Client::connect(socket, "")? })
+    }
+
+    /// Connects to one of a server's exports.
+    ///
+    /// # Errors
+    /// When the server does not take the connection, or has no such export.
+    pub fn of_export(socket: &Path, export: &str) -> Result<Self, ClientError> {
+        Ok(Self { plain: uraid_nbd_client::Client::connect(socket, export)? })
     }
 
     /// Sends one request and waits for its reply, while no other is in flight.

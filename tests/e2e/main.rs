@@ -38,6 +38,7 @@ mod record;
 mod report;
 mod reshape;
 mod running;
+mod several;
 mod simulate;
 mod smart;
 mod sockets;

@@ -15,13 +15,13 @@ use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 /// An authority, and the certificates of a server and of a client.
-struct Certified {
+pub(crate) struct Certified {
     directory: TempDir,
     authority: Authority,
 }
 
 impl Certified {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let certified = Self { directory: tempfile::tempdir().unwrap(), authority: Authority::new("uraid's tests") };
         certified.issue("server", Of::Server, Valid::Now, 1);
         certified.issue("client", Of::Client, Valid::Now, 2);
@@ -29,11 +29,11 @@ impl Certified {
         certified
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn issue(&self, name: &str, of: Of, valid: Valid, serial: u64) -> PathBuf {
+    pub(crate) fn issue(&self, name: &str, of: Of, valid: Valid, serial: u64) -> PathBuf {
         self.authority.issue(&self.path(name), of, valid, serial)
     }
 

@@ -15,11 +15,17 @@ pub(crate) struct ServerArgs {
     /// Socket or control socket of the server [default: ./uraid.sock, or the only running server]
     #[arg(long, short, value_name = "PATH", add = ArgValueCompleter::new(candidates::sockets))]
     socket: Option<PathBuf>,
+    /// Name or UUID of its array, where several are running
+    #[arg(long, value_name = "NAME", conflicts_with = "socket")]
+    array: Option<String>,
 }
 
 impl ServerArgs {
     /// Connects to the server.
     pub(crate) fn connect(&self) -> Result<Client> {
-        Client::find(self.socket.as_deref())
+        match &self.array {
+            Some(array) => Client::of_array(array),
+            None => Client::find(self.socket.as_deref()),
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
-use crate::protocol::{Request, Response};
+use crate::protocol::{Request, Response, Status};
 use crate::running;
 
 /// The socket of a server that was started in the working directory.
@@ -47,7 +47,27 @@ impl Client {
             ),
             [socket] => Self::connect(socket),
             several => bail!(
-                "several servers are running; name the socket of one, with --socket:\n  {}",
+                "several arrays are running; name one, with --array or --socket:\n  {}",
+                several.iter().map(|socket| socket.display().to_string()).collect::<Vec<_>>().join("\n  ")
+            ),
+        }
+    }
+
+    /// Connects to the server of the array that has this name or UUID, where only one has.
+    ///
+    /// # Errors
+    /// If none or several have it, or the server does not answer.
+    pub fn of_array(array: &str) -> Result<Self> {
+        let is_meant = |socket: &PathBuf| {
+            let status: Option<Status> =
+                Self::connect(socket).and_then(|mut client| client.ask(&Request::Status {})).ok();
+            status.is_some_and(|status| status.name == array || status.uuid.to_string() == array)
+        };
+        match running::servers().into_iter().filter(is_meant).collect::<Vec<_>>().as_slice() {
+            [] => bail!("no array '{array}' is running: `uraid list` shows those that are, or name its --socket"),
+            [socket] => Self::connect(socket),
+            several => bail!(
+                "several running arrays have the name '{array}'; name the socket of one, with --socket:\n  {}",
                 several.iter().map(|socket| socket.display().to_string()).collect::<Vec<_>>().join("\n  ")
             ),
         }

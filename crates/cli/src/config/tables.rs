@@ -80,8 +80,10 @@ impl Source {
     }
 
     fn tables(&self, mut file: Table) -> Result<Tables, String> {
-        let Some(Value::Table(arrays)) = file.remove(ARRAYS) else {
-            return Err("array can't be but tables: write [array.NAME] above each array's keys".into());
+        let arrays = match file.remove(ARRAYS) {
+            Some(Value::Table(arrays)) => arrays,
+            Some(_) => return Err("array is no key: write [array.NAME] above each array's keys".into()),
+            None => Table::new(),
         };
         if arrays.is_empty() {
             return Err("it has no array: add a table [array.NAME] with its members".into());
@@ -243,7 +245,7 @@ impl Once {
     }
 }
 
-/// A path as it is told from others, without asking the file system.
+/// A path as it is told from others, without asking the file system, which may hang.
 fn shown(path: &Path) -> String {
     absolute(path).unwrap_or_else(|_| PathBuf::from(path)).display().to_string()
 }
@@ -271,4 +273,4 @@ fn check_name(name: &str) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -74,3 +74,52 @@ fn request(key: &str, Settings { settings, args }: &Settings) -> Request {
         _ => unreachable!("{key} can't be set while the array is served"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tables::tests::tables;
+
+    /// The change from an array with one text in its table to the same with another one.
+    fn between(old: &str, new: &str) -> Change {
+        let table = |text: &str| {
+            let text = format!("socket = '/s'\n[array.a]\nmembers = ['x', 'y']\n{text}");
+            tables(&[], &text).unwrap().arrays.remove(0)
+        };
+        change(&table(old), &table(new))
+    }
+
+    fn restart(keys: &[&str]) -> Change {
+        Change::Restart(keys.iter().map(|key| (*key).to_owned()).collect())
+    }
+
+    #[test]
+    fn what_can_be_set_is_set() {
+        let set = |key: &str, value: &str| Request::Set { key: key.into(), value: value.into() };
+        for (old, new, request) in [
+            ("", "rebuild-limit = '5M'", Request::RebuildLimit { bytes_per_second: Some(5 << 20) }),
+            ("scrub-limit = '5M'", "", Request::ScrubLimit { bytes_per_second: None }),
+            ("", "reshape-limit = 4096", Request::ReshapeLimit { bytes_per_second: Some(4096) }),
+            ("client-limit = '1M'", "client-limit = '2M'", Request::ClientLimit { bytes_per_second: Some(2 << 20) }),
+            ("", "client-iops-limit = 9", Request::ClientIopsLimit { operations_per_second: Some(9) }),
+            ("cache = 'writethrough'", "", set("cache", "writeback")),
+            ("", "read-deadline = '7s'", set("read-deadline", "7s")),
+            ("write-deadline = 'off'", "", set("write-deadline", "30s")),
+            ("max-errors = 7", "", set("max-errors", "20")),
+        ] {
+            assert_eq!(between(old, new), Change::InPlace(vec![request]), "{old} -> {new}");
+        }
+        assert_eq!(between("degraded = false", "degraded = false"), Change::None);
+    }
+
+    #[test]
+    fn the_rest_takes_a_restart() {
+        assert_eq!(between("", "spare = 's'\nmax-errors = 7"), restart(&["max-errors", "spare"]));
+        assert_eq!(between("cache = 'none'", ""), restart(&["cache"]));
+        assert_eq!(between("", "cache = 'none'"), restart(&["cache"]));
+        let read_only = |cache: &str| format!("read-only = true\ncache = '{cache}'");
+        assert_eq!(between(&read_only("writeback"), &read_only("writethrough")), restart(&["cache"]));
+        assert_eq!(between("", "socket = '/t'"), restart(&["socket"]));
+        assert_eq!(between("export = 'x'", ""), restart(&["export"]));
+    }
+}

@@ -1,0 +1,288 @@
+//! Several arrays in one server: each by itself, on sockets of its own or on shared ones.
+
+mod clients;
+mod reload;
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::Value;
+use tempfile::TempDir;
+use uraid_tests::array::{Array, Content};
+use uraid_tests::binary;
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::nbd::Client;
+use uraid_tests::process::{Output, Process};
+use uraid_tests::run::run;
+use uraid_tests::shape;
+
+/// How long something may take that takes seconds; only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Arrays that one server is to serve, the directory of its sockets, and the service manager that hears of it.
+struct Several {
+    directory: TempDir,
+    arrays: Vec<(&'static str, Array)>,
+    manager: UnixDatagram,
+}
+
+impl Several {
+    /// Arrays of these names: RAID 5, 1, RM2, and again.
+    fn new(names: &[&'static str]) -> Self {
+        let shapes = [shape::raid5_of_3(), shape::raid1_of_2(), shape::rm2_of_6()];
+        let arrays = names.iter().zip(shapes.iter().cycle()).map(|(name, shape)| (*name, Array::create(shape)));
+        let (directory, arrays) = (tempfile::tempdir().unwrap(), arrays.collect());
+        let manager = UnixDatagram::bind(directory.path().join("notify")).unwrap();
+        manager.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { directory, arrays, manager }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The shared socket.
+    fn socket(&self) -> PathBuf {
+        self.path("nbd.sock")
+    }
+
+    fn array(&self, name: &str) -> &Array {
+        &self.arrays.iter().find(|(other, _)| *other == name).unwrap().1
+    }
+
+    /// The key of the shared socket.
+    fn shared(&self) -> String {
+        format!("socket = {:?}\n", self.socket())
+    }
+
+    /// An array's table, with `more` keys.
+    fn table(&self, name: &str, more: &str) -> String {
+        format!("[array.{name}]\nmembers = {:?}\n{more}\n", self.array(name).members())
+    }
+
+    /// All arrays on the shared socket, with `more` keys above.
+    fn all(&self, more: &str) -> String {
+        let tables: Vec<_> = self.arrays.iter().map(|(name, _)| self.table(name, "")).collect();
+        self.shared() + more + &tables.concat()
+    }
+
+    /// Starts a server of a file with this text; it says when it is ready.
+    #[track_caller]
+    fn start(&self, text: &str) -> Process {
+        let process = Process::start({
+            let mut command = binary::command();
+            command.args(["serve", "--config"]).arg(self.write(text));
+            command.env("NOTIFY_SOCKET", self.path("notify")).env("URAID_RUNTIME_DIR", self.path("run"));
+            command
+        });
+        let _ = self.until("READY=1");
+        process
+    }
+
+    fn write(&self, text: &str) -> PathBuf {
+        let file = self.path("arrays.toml");
+        std::fs::write(&file, text).unwrap();
+        file
+    }
+
+    /// The messages to the service manager up to the one that is waited for.
+    #[track_caller]
+    fn until(&self, awaited: &str) -> Vec<String> {
+        let (mut messages, mut buffer) = (Vec::new(), [0; 4096]);
+        let deadline = Instant::now() + PATIENCE;
+        while messages.last().is_none_or(|last| last != awaited) {
+            let length = self.manager.recv(&mut buffer);
+            let length = length.unwrap_or_else(|error| panic!("{awaited} after {messages:?}: {error}"));
+            messages.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
+            assert!(Instant::now() < deadline, "{awaited} after {messages:?}");
+        }
+        messages
+    }
+
+    fn uri(&self, name: &str) -> String {
+        format!("nbd+unix:///{name}?socket={}", self.socket().display())
+    }
+
+    /// A connection to an export of the shared socket.
+    #[track_caller]
+    fn client(&self, name: &str) -> Client {
+        Client::of_export(&self.socket(), name).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// Runs a command that finds the arrays by itself.
+    #[track_caller]
+    fn uraid(&self, words: &[&str]) -> Output {
+        let mut command = binary::command();
+        command.env("URAID_RUNTIME_DIR", self.path("run")).args(words).current_dir(self.directory.path());
+        run(command)
+    }
+
+    #[track_caller]
+    fn status(&self, name: &str) -> Value {
+        self.uraid(&["status", "--json", "--socket", &format!("{name}.ctl")]).success().json()
+    }
+
+    fn random(&self, name: &str, seed: u64) -> Vec<u8> {
+        Random::new(seed).bytes(self.array(name).expected_size())
+    }
+
+    /// The names of the exports that a client sees.
+    fn listed(&self) -> Vec<String> {
+        listed(&self.uri(""))
+    }
+}
+
+/// The names of the exports that a client sees.
+#[track_caller]
+fn listed(uri: &str) -> Vec<String> {
+    let listed = uraid_tests::run::client("nbdinfo", ["--list", "--json", uri]).success().json();
+    listed["exports"].as_array().unwrap().iter().map(|export| export["export-name"].as_str().unwrap().into()).collect()
+}
+
+#[track_caller]
+fn stop(process: Process) -> Output {
+    process.signal(Signal::TERM);
+    process.finish(PATIENCE)
+}
+
+#[test]
+fn arrays_have_sockets_of_their_own() {
+    let several = Several::new(&["one", "two"]);
+    let sockets = ["one", "two"].map(|name| several.array(name).socket());
+    let table = |name, socket: &PathBuf| several.table(name, &format!("socket = {socket:?}\nexport = 'E'"));
+    let server = several.start(&(table("one", &sockets[0]) + &table("two", &sockets[1])));
+    let images = ["one", "two"].map(|name| several.random(name, 1));
+    let uris = sockets.each_ref().map(|socket| format!("nbd+unix:///?socket={}", socket.display()));
+    for (uri, image) in uris.iter().zip(&images) {
+        assert_eq!(listed(uri), ["E"]);
+        write_export(uri, image);
+    }
+    for ((uri, image), socket) in uris.iter().zip(&images).zip(&sockets) {
+        assert_same(&read_export(uri), image, uri);
+        assert!(socket.with_extension("ctl").exists(), "the control socket is beside it");
+    }
+    let output = stop(server).success();
+    for (name, uri) in ["one", "two"].iter().zip(&uris) {
+        let line = format!("{name}: {}", uri.replace("///?", "///E?"));
+        assert!(output.text().lines().any(|found| found == line), "{line} in {}", output.text());
+    }
+    for (name, image) in ["one", "two"].iter().zip(&images) {
+        Content::read(several.array(name)).assert_holds(image, name);
+    }
+    assert!(sockets.iter().all(|socket| !socket.exists()), "the server leaves nothing behind");
+}
+
+#[test]
+fn a_killed_server_has_lost_nothing_that_was_flushed() {
+    let several = Several::new(&["one", "two"]);
+    let text = several.all("");
+    let mut server = several.start(&text);
+    let images = ["one", "two"].map(|name| several.random(name, 2));
+    for (name, image) in ["one", "two"].iter().zip(&images) {
+        write_export(&several.uri(name), image);
+    }
+    let mut waiting = several.client("two");
+    waiting.write(0, &[7; 512]);
+    server.kill();
+    let server = several.start(&text);
+    assert_same(&read_export(&several.uri("one")), &images[0], "one");
+    assert_same(&read_export(&several.uri("two"))[512..], &images[1][512..], "two");
+    let _ = stop(server).success();
+    Content::read(several.array("one")).assert_holds(&images[0], "one");
+}
+
+/// A missing member, and one that fails while the array is served, are of no concern to other arrays.
+#[test]
+fn an_array_that_fails_leaves_the_others() {
+    let several = Several::new(&["bad", "good"]);
+    several.array("bad").remove(&[0]);
+    let server = several.start(&several.all("wait-for-members = '1s'\n"));
+    assert_eq!(several.listed(), ["good"]);
+    assert!(Client::of_export(&several.socket(), "bad").is_err());
+    let image = several.random("good", 3);
+    write_export(&several.uri("good"), &image);
+    // It is tried again when the file is read.
+    several.array("bad").restore(&[0]);
+    server.signal(Signal::HUP);
+    let _ = several.until("READY=1");
+    assert_eq!(several.listed(), ["good", "bad"]);
+    let _ = several.uraid(&["stop", "--array", "nobody"]).code_is(1);
+    let _ = stop(server).success();
+    Content::read(several.array("good")).assert_holds(&image, "good");
+
+    several.array("bad").remove(&[0]);
+    let server = several.start(&several.all("wait-for-members = '1s'\n"));
+    let output = stop(server).code_is(1);
+    assert!(output.stderr.contains("the array bad is not served: "), "{}", output.stderr);
+    assert!(output.stderr.contains("not all arrays were served to a clean end: bad;"), "{}", output.stderr);
+    assert!(!output.stderr.contains("good"), "{}", output.stderr);
+
+    // Without any that can be opened there is no server.
+    std::fs::remove_file(several.path("notify")).unwrap();
+    let text = several.shared() + "wait-for-members = '1s'\n" + &several.table("bad", "");
+    let mut command = binary::command();
+    command.args(["serve", "--config"]).arg(several.write(&text));
+    let _ = run(command).code_is(1);
+}
+
+#[test]
+fn one_array_is_stopped_and_the_others_go_on() {
+    let several = Several::new(&["one", "two", "three"]);
+    let server = several.start(&several.all(""));
+    let mut clients = ["one", "three"].map(|name| several.client(name));
+    let mut stopped = several.client("two");
+    stopped.write(0, &[1; 512]);
+    let _ = several.uraid(&["stop", "--socket", "two.ctl"]).success();
+    assert!(!several.path("two.ctl").exists());
+    assert_eq!(several.listed(), ["one", "three"]);
+    let clean = several.array("two").examine();
+    assert_eq!(clean["state"], "clean", "{clean:#}");
+    for client in &mut clients {
+        client.write(4096, &[2; 4096]);
+        assert_eq!(client.read(4096, 4096), [2; 4096]);
+    }
+    server.signal(Signal::HUP);
+    let _ = several.until("READY=1");
+    assert_eq!(several.client("two").read(0, 512), [1; 512], "the file still has it");
+    for name in ["one", "three", "two"] {
+        let _ = several.uraid(&["stop", "--socket", &format!("{name}.ctl")]).success();
+    }
+    let _ = server.finish(PATIENCE).success();
+}
+
+#[test]
+fn commands_find_each_array() {
+    let several = Several::new(&["one", "two"]);
+    let tables = several.table("one", "# Its own.\nmax-errors = 7 # so many") + &several.table("two", "");
+    let server = several.start(&(several.shared() + "metrics = '127.0.0.1:0'\nscrub-limit = '1M'\n" + &tables));
+    let found: Value = several.uraid(&["list", "--json"]).success().json();
+    let uris: Vec<_> = found.as_array().unwrap().iter().map(|array| array["uri"].as_str().unwrap()).collect();
+    let mut expected = ["one", "two"].map(|name| several.uri(name));
+    expected.sort();
+    assert_eq!(uris.len(), 2, "{found:#}");
+    assert!(expected.iter().all(|uri| uris.contains(&uri.as_str())), "{found:#}");
+    let unclear = several.uraid(&["status"]).code_is(1);
+    assert!(["one.ctl", "two.ctl", "--array"].iter().all(|word| unclear.stderr.contains(word)), "{}", unclear.stderr);
+    let uuid = several.array("two").examine()["uuid"].as_str().unwrap().to_owned();
+    let two = several.uraid(&["status", "--json", "--array", &uuid]).success().json();
+    assert_eq!((&two["uri"], &two["config_array"]), (&several.uri("two").into(), &"two".into()), "{two:#}");
+    assert_eq!(several.status("one")["limits"]["scrub_bytes_per_second"], 1 << 20, "as for all");
+
+    let set = ["set", "--array", &uuid, "--scrub-limit", "2M", "--max-errors", "9", "--persist"];
+    let kept = several.uraid(&set).success();
+    assert!(kept.text().contains("arrays.toml, [array.two]"), "{}", kept.text());
+    let now = std::fs::read_to_string(several.path("arrays.toml")).unwrap();
+    let (before, after) = now.split_once("[array.two]").unwrap();
+    assert!(
+        before.contains("scrub-limit = '1M'\n") && before.contains("# Its own.\nmax-errors = 7 # so many"),
+        "{now}"
+    );
+    assert!(after.contains("scrub-limit = \"2097152\"\n") && after.contains("max-errors = \"9\"\n"), "{now}");
+    assert_eq!(several.status("one")["limits"]["scrub_bytes_per_second"], 1 << 20);
+    let _ = several.uraid(&["wait", "--array", &uuid]).success();
+    let output = stop(server).success();
+    let url = output.text().lines().find_map(|line| line.strip_prefix("metrics at ").map(str::to_owned));
+    assert!(url.is_some(), "{}", output.text());
+}

@@ -1,0 +1,133 @@
+//! SIGHUP: the file is read again, and only what has changed in it is touched.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::process::Signal;
+use uraid_tests::nbd::Client;
+use uraid_tests::process::Process;
+
+use super::{Several, stop};
+
+/// Has the server read a new text; returns what it told the service manager until that was done.
+#[track_caller]
+fn reload(several: &Several, server: &Process, text: &str) -> Vec<String> {
+    several.write(text);
+    server.signal(Signal::HUP);
+    let told = several.until("READY=1");
+    assert!(told.iter().any(|message| message.starts_with("RELOADING=1\nMONOTONIC_USEC=")), "{told:?}");
+    told
+}
+
+/// Writes and reads on one connection until told to end; returns how often.
+fn busy(mut client: Client, ends: &AtomicBool) -> u32 {
+    let mut count = 0_u32;
+    while !ends.load(Ordering::Relaxed) {
+        let data = count.to_le_bytes().repeat(1024);
+        let offset = (count as usize % 64) * 4096;
+        client.write(offset, &data);
+        assert_eq!(client.read(offset, data.len()), data);
+        count += 1;
+    }
+    client.disconnect();
+    count
+}
+
+#[test]
+fn what_has_not_changed_is_not_touched() {
+    let several = Several::new(&["kept", "changed", "gone", "new"]);
+    let kept = several.table("kept", "");
+    let first = several.shared() + &kept + &several.table("changed", "") + &several.table("gone", "");
+    let server = several.start(&first);
+    let image = several.random("changed", 8);
+    uraid_tests::image::write_export(&several.uri("changed"), &image);
+    let mut leaving = several.client("changed");
+    leaving.write(0, &[9; 512]);
+    let began = several.status("kept")["uptime_ms"].as_u64().unwrap();
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| busy(several.client("kept"), &ends));
+        let second =
+            several.shared() + &several.table("new", "") + &several.table("changed", "connection-threads = 2") + &kept;
+        let _ = reload(&several, &server, &second);
+        let mut listed = several.listed();
+        listed.sort();
+        assert_eq!(listed, ["changed", "kept", "new"]);
+        assert_eq!(several.array("gone").examine()["state"], "clean");
+        assert_eq!(several.status("changed")["connection_threads"], 2);
+        assert!(leaving.submit(uraid_tests::nbd::Command::Flush, 0, 0, &[]).and_then(|_| leaving.reply()).is_err());
+        let mut again = several.client("changed");
+        assert_eq!(again.read(0, 512), [9; 512], "it was closed cleanly before it was opened anew");
+        assert_eq!(again.read(512, image.len() - 512), image[512..]);
+        several.client("new").write(0, &[1; 512]);
+        assert!(several.status("kept")["uptime_ms"].as_u64().unwrap() > began);
+        assert_eq!(several.status("kept")["clients"], 1);
+        // And back.
+        let _ = reload(&several, &server, &first);
+        several.client("gone").write(0, &[1; 512]);
+        ends.store(true, Ordering::Relaxed);
+        assert!(busy.join().unwrap() > 0);
+    });
+    let _ = stop(server).success();
+}
+
+#[test]
+fn what_can_be_set_is_set_under_open_clients() {
+    let several = Several::new(&["one", "two"]);
+    let server = several.start(&several.all(""));
+    let mut clients = ["one", "two"].map(|name| several.client(name));
+    let more = "client-iops-limit = 100000\nmax-errors = 3\nscrub-limit = '3M'\ncache = 'writethrough'\n";
+    let _ = reload(&several, &server, &several.all(more));
+    for (name, client) in ["one", "two"].iter().zip(&mut clients) {
+        client.write(0, &[1; 512]);
+        // The requests are answered in their order, after the array's own.
+        let deadline = std::time::Instant::now() + super::PATIENCE;
+        loop {
+            let said = several.status(name);
+            let limits = &said["limits"];
+            if limits["scrub_bytes_per_second"] == 3 << 20
+                && limits["client_operations_per_second"] == 100_000
+                && said["cache_mode"] == "writethrough"
+            {
+                break;
+            }
+            assert!(std::time::Instant::now() < deadline, "{said:#}");
+        }
+    }
+    let _ = reload(&several, &server, &several.all(""));
+    clients.iter_mut().for_each(|client| client.write(0, &[1; 512]));
+    let _ = stop(server).success();
+}
+
+#[test]
+fn a_file_that_is_wrong_changes_nothing() {
+    let several = Several::new(&["one", "two"]);
+    let good = several.all("");
+    let server = several.start(&good);
+    let mut clients = ["one", "two"].map(|name| several.client(name));
+    let one = several.table("one", "");
+    for (text, named) in [
+        ("[array.one".to_owned(), "arrays.toml: "),
+        (several.shared() + &one + "sockets = 'x'\n", "array.one: there is no key 'sockets'"),
+        (several.shared() + &one + "[array.two]\n", "array.two: it names no members"),
+        (several.shared(), "it has no array"),
+        (several.shared() + &one + "[array.two]\nmembers = 'x'\nexport = 'one'\n", "the export one: one and two"),
+        (format!("socket = {:?}\n{one}", several.path("other.sock")), "socket of the server itself has changed"),
+        (several.shared() + "metrics = '0'\n" + &one, "metrics of the server itself has changed"),
+    ] {
+        let told = reload(&several, &server, &text).join("\n");
+        assert!(told.contains("STATUS=nothing has changed") && told.contains(named), "{text}: {told}");
+        for client in &mut clients {
+            client.write(0, &[1; 512]);
+        }
+        assert_eq!(several.listed().len(), 2);
+    }
+    std::fs::remove_file(several.path("arrays.toml")).unwrap();
+    server.signal(Signal::HUP);
+    assert!(several.until("READY=1").join("\n").contains("can't read "));
+    clients.iter_mut().for_each(|client| client.write(0, &[1; 512]));
+    let _ = reload(&several, &server, &good);
+    clients.iter_mut().for_each(|client| client.write(0, &[1; 512]));
+    let output = stop(server).success();
+    assert!(output.stderr.contains("nothing has changed, because of the configuration: "), "{}", output.stderr);
+}
