@@ -3,8 +3,10 @@
 mod clients;
 mod reload;
 
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -17,6 +19,8 @@ use uraid_tests::nbd::Client;
 use uraid_tests::process::{Output, Process};
 use uraid_tests::run::run;
 use uraid_tests::shape;
+
+use crate::control::metric;
 
 /// How long something may take that takes seconds; only a hang reaches it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -71,14 +75,31 @@ impl Several {
     /// Starts a server of a file with this text; it says when it is ready.
     #[track_caller]
     fn start(&self, text: &str) -> Process {
-        let process = Process::start({
-            let mut command = binary::command();
-            command.args(["serve", "--config"]).arg(self.write(text));
-            command.env("NOTIFY_SOCKET", self.path("notify")).env("URAID_RUNTIME_DIR", self.path("run"));
-            command
-        });
+        let process = Process::start(self.command(text));
         let _ = self.until("READY=1");
         process
+    }
+
+    /// The same; also what it has printed until then.
+    #[track_caller]
+    fn start_and_read(&self, text: &str) -> (Process, Vec<String>) {
+        let mut process = Process::start_with_open_stdout(self.command(text));
+        let _ = self.until("READY=1");
+        let mut lines = Vec::new();
+        let mut printed = BufReader::new(process.take_stdout()).lines().map(Result::unwrap);
+        // It has been printed by now.
+        while lines.last().is_none_or(|line: &String| !line.starts_with("metrics at ")) {
+            lines.push(printed.next().unwrap());
+        }
+        (process, lines)
+    }
+
+    /// The command that serves a file with this text.
+    fn command(&self, text: &str) -> Command {
+        let mut command = binary::command();
+        command.args(["serve", "--config"]).arg(self.write(text));
+        command.env("NOTIFY_SOCKET", self.path("notify")).env("URAID_RUNTIME_DIR", self.path("run"));
+        command
     }
 
     fn write(&self, text: &str) -> PathBuf {
@@ -220,11 +241,8 @@ fn an_array_that_fails_leaves_the_others() {
     assert!(!output.stderr.contains("good"), "{}", output.stderr);
 
     // Without any that can be opened there is no server.
-    std::fs::remove_file(several.path("notify")).unwrap();
     let text = several.shared() + "wait-for-members = '1s'\n" + &several.table("bad", "");
-    let mut command = binary::command();
-    command.args(["serve", "--config"]).arg(several.write(&text));
-    let _ = run(command).code_is(1);
+    let _ = run(several.command(&text)).code_is(1);
 }
 
 #[test]
@@ -256,7 +274,7 @@ fn one_array_is_stopped_and_the_others_go_on() {
 fn commands_find_each_array() {
     let several = Several::new(&["one", "two"]);
     let tables = several.table("one", "# Its own.\nmax-errors = 7 # so many") + &several.table("two", "");
-    let server = several.start(&(several.shared() + "metrics = '127.0.0.1:0'\nscrub-limit = '1M'\n" + &tables));
+    let server = several.start(&(several.shared() + "scrub-limit = '1M'\n" + &tables));
     let found: Value = several.uraid(&["list", "--json"]).success().json();
     let uris: Vec<_> = found.as_array().unwrap().iter().map(|array| array["uri"].as_str().unwrap()).collect();
     let mut expected = ["one", "two"].map(|name| several.uri(name));
@@ -282,7 +300,59 @@ fn commands_find_each_array() {
     assert!(after.contains("scrub-limit = \"2097152\"\n") && after.contains("max-errors = \"9\"\n"), "{now}");
     assert_eq!(several.status("one")["limits"]["scrub_bytes_per_second"], 1 << 20);
     let _ = several.uraid(&["wait", "--array", &uuid]).success();
-    let output = stop(server).success();
-    let url = output.text().lines().find_map(|line| line.strip_prefix("metrics at ").map(str::to_owned));
-    assert!(url.is_some(), "{}", output.text());
+    let _ = stop(server).success();
+}
+
+#[test]
+fn metrics_say_which_array_they_are_of() {
+    let several = Several::new(&["one", "two", "bad"]);
+    several.array("bad").remove(&[0]);
+    let (server, printed) = several.start_and_read(&several.all("metrics = '127.0.0.1:0'\nwait-for-members = '1s'\n"));
+    let address = printed.last().unwrap().strip_prefix("metrics at http://").unwrap().to_owned();
+    for (line, expected) in [
+        ("uraid_array_served{array=\"one\"}", Some("1")),
+        ("uraid_array_served{array=\"two\"}", Some("1")),
+        ("uraid_array_served{array=\"bad\"}", Some("0")),
+        ("uraid_array_members{array=\"one\"}", Some("3")),
+        ("uraid_array_members{array=\"two\"}", Some("2")),
+        ("uraid_array_members{array=\"bad\"}", None),
+        ("uraid_member_present{array=\"two\",member=\"1\"}", Some("1")),
+        ("# TYPE uraid_array_members ", Some("gauge")),
+    ] {
+        assert_eq!(metric(&address, line).as_deref(), expected, "{line}");
+    }
+    let _ = stop(server).code_is(1);
+}
+
+/// All members of an array fail while it is served; others go on, and it is not opened anew while it has something that
+/// would be lost.
+#[test]
+fn an_array_that_freezes_leaves_the_others() {
+    let several = Several::new(&["good", "frozen"]);
+    let server = several.start(&several.all(""));
+    let mut good = several.client("good");
+    let mut frozen = several.client("frozen");
+    frozen.write(0, &[1; 4096]);
+    frozen.flush();
+    for member in several.array("frozen").members() {
+        std::fs::File::options().write(true).open(member).and_then(|file| file.set_len(64 << 10)).unwrap();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while several.status("frozen")["health"]["state"] != "frozen" {
+        let _ = frozen.call(uraid_tests::nbd::Command::Write, 2 << 20, 4096, &[2; 4096]);
+        let _ = frozen.call(uraid_tests::nbd::Command::Flush, 0, 0, &[]);
+        assert!(Instant::now() < deadline, "it freezes");
+    }
+    good.write(0, &[3; 4096]);
+    several
+        .write(&(several.shared() + &several.table("good", "") + &several.table("frozen", "connection-threads = 1")));
+    server.signal(Signal::HUP);
+    let _ = several.until("READY=1");
+    assert_eq!(several.status("frozen")["connection_threads"], 0, "it goes on as it was");
+    good.write(4096, &[4; 4096]);
+    assert_eq!(good.read(0, 8192), [[3; 4096], [4; 4096]].concat());
+    let output = stop(server).code_is(1);
+    assert!(output.stderr.contains("the array frozen goes on as it was: "), "{}", output.stderr);
+    assert!(output.stderr.contains("not all arrays were served to a clean end: frozen;"), "{}", output.stderr);
+    assert_eq!(several.array("good").examine()["state"], "clean");
 }

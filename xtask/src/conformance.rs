@@ -24,6 +24,7 @@ const FILES: &[(&str, &str)] = &[
     ("limits", "crates/nbd/tests/serve/limits.rs"),
     ("protocol", "crates/nbd/tests/serve/protocol.rs"),
     ("requests", "crates/nbd/tests/serve/requests.rs"),
+    ("several", "crates/nbd/src/handshake/tests/several.rs"),
     ("shutdown", "crates/nbd/tests/serve/shutdown.rs"),
     ("sockets", "crates/nbd/tests/serve/sockets.rs"),
     ("tls", "crates/nbd/tests/serve/tls.rs"),

@@ -322,6 +322,7 @@ pub(super) const PROTOCOL: &[Rule] = &[
         "LIST gives each export and an acknowledgement, and `NBD_REP_ERR_INVALID` with data",
         Checked(&[
             "handshake::list_and_abort",
+            "several::list_has_all_in_order",
             "handshake::refused_options_leave_the_handshake_alive",
             "e2e clients::nbd_client_lists_a_tcp_export",
         ]),
@@ -359,8 +360,11 @@ pub(super) const PROTOCOL: &[Rule] = &[
     ),
     Rule(
         "Option types",
-        "the empty name is that of the default export",
-        Checked(&["handshake::go_with_the_default_export"]),
+        "the empty name is that of the default export, if there is one: of several none is",
+        Checked(&[
+            "handshake::go_with_the_default_export",
+            "several::the_empty_name_is_that_of_the_only_export_or_of_the_one_that_is_called_so",
+        ]),
     ),
     Rule(
         "Option types",
@@ -379,8 +383,11 @@ pub(super) const PROTOCOL: &[Rule] = &[
     ),
     Rule(
         "Option types",
-        "the last SET_META_CONTEXT counts, even if it failed",
-        Checked(&["handshake::the_last_selection_of_contexts_counts"]),
+        "the last SET_META_CONTEXT counts, even if it failed, for the export that it names",
+        Checked(&[
+            "handshake::the_last_selection_of_contexts_counts",
+            "several::contexts_are_those_of_the_export_that_they_were_selected_for",
+        ]),
     ),
     Rule(
         "Option reply types",

@@ -32,11 +32,12 @@ pub(super) const MAX_ERRORS: &str = "20";
   uraid serve --listen storage.lan --tls require --tls-certificates /etc/uraid/tls a.img b.img
   uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
-    /// Read members and options from a TOML file
+    /// Read members and options from a TOML file, of one array or several
     ///
     /// It has a key for the members and one for each option, by its long name: members = ["a.img", "b.img"],
     /// degraded = true, cache-size = "1G", spare = ["c.img"]. Options of the command line count more. Unless it says
-    /// otherwise, the server waits 30s for its members.
+    /// otherwise, the server waits 30s for its members. With tables [array.NAME] the server serves several arrays, and
+    /// SIGHUP has it read the file again; the guide says which keys stand above the tables.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]

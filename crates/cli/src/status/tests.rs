@@ -52,6 +52,7 @@ fn status() -> Status {
         chunk_bytes: 64 << 10,
         uri: "nbd+unix:///vault?socket=/srv/uraid.sock".into(),
         config: None,
+        config_array: None,
         read_only: false,
         connection_threads: 0,
         uptime_ms: 192_500,

@@ -44,6 +44,10 @@ impl Door {
                 Ok(Accepted { arrival, peer, .. }) => match self.open.admit(peer, &self.limits) {
                     Ok((permit, gave_way)) => {
                         gave_way.into_iter().for_each(|refusal| self.refusals.note(refusal));
+                        if matches!(arrival, Arrival::Client(_)) {
+                            // Its handshake is over, so it gives way to nobody.
+                            assert!(permit.keep(), "the permit is new");
+                        }
                         return (arrival, permit);
                     }
                     Err(refusal) => refusal,

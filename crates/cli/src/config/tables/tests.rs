@@ -127,3 +127,18 @@ fn two_arrays_may_have_what_can_be_told_apart() {
                 [array.b]\nmembers = ['x', 'y']\nname = 'B'\nspare = 's'\nlisten = '127.0.0.1:0'\nexport = 'a'\n";
     assert_eq!(tables(&[], text).map(|tables| tables.arrays.len()), Ok(2));
 }
+
+#[test]
+fn the_example_is_right_with_and_without_what_it_leaves_out() {
+    let example = include_str!("../../../systemd/arrays.toml");
+    let short = tables(&[], example).unwrap();
+    let members = "/dev/disk/by-id/ata-D /dev/disk/by-id/ata-E";
+    assert_eq!(line(&short, "backup"), format!("uraid serve --export=backup --wait-for-members=30s -- {members}"));
+    let setting = |line: &str| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).map(str::to_owned);
+    let all: Vec<String> = example.lines().map(|line| setting(line).unwrap_or_else(|| line.into())).collect();
+    let all = tables(&[], &all.join("\n")).unwrap();
+    let socket = "--socket=/run/uraid/arrays/backup.sock";
+    let rest = "--export=backup --degraded --wait-for-members=30s --scrub-every=30d";
+    assert_eq!(line(&all, "backup"), format!("uraid serve {socket} {rest} -- {members}"));
+    assert!(all.server.args.watch.metrics.is_some());
+}
