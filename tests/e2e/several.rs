@@ -324,8 +324,7 @@ fn metrics_say_which_array_they_are_of() {
     let _ = stop(server).code_is(1);
 }
 
-/// All members of an array fail while it is served; others go on, and it is not opened anew while it has something that
-/// would be lost.
+/// All members of an array fail while it is served, and others go on. It is not opened anew as if nothing were.
 #[test]
 fn an_array_that_freezes_leaves_the_others() {
     let several = Several::new(&["good", "frozen"]);
@@ -344,15 +343,38 @@ fn an_array_that_freezes_leaves_the_others() {
         assert!(Instant::now() < deadline, "it freezes");
     }
     good.write(0, &[3; 4096]);
-    several
-        .write(&(several.shared() + &several.table("good", "") + &several.table("frozen", "connection-threads = 1")));
+    let changed = several.table("frozen", "connection-threads = 1");
+    several.write(&(several.shared() + &several.table("good", "") + &changed));
     server.signal(Signal::HUP);
     let _ = several.until("READY=1");
-    assert_eq!(several.status("frozen")["connection_threads"], 0, "it goes on as it was");
+    assert_eq!(several.listed(), ["good"]);
     good.write(4096, &[4; 4096]);
     assert_eq!(good.read(0, 8192), [[3; 4096], [4; 4096]].concat());
     let output = stop(server).code_is(1);
-    assert!(output.stderr.contains("the array frozen goes on as it was: "), "{}", output.stderr);
+    assert!(output.stderr.contains("the array frozen is not served: "), "{}", output.stderr);
     assert!(output.stderr.contains("not all arrays were served to a clean end: frozen;"), "{}", output.stderr);
     assert_eq!(several.array("good").examine()["state"], "clean");
+}
+
+/// The files of an array's members are deleted: what they hold is gone when the server closes them.
+#[test]
+fn an_array_is_not_opened_anew_where_that_would_lose_data() {
+    let several = Several::new(&["good", "deleted"]);
+    let server = several.start(&several.all(""));
+    let image = several.random("deleted", 9);
+    write_export(&several.uri("deleted"), &image);
+    several.array("deleted").members().iter().for_each(|member| std::fs::remove_file(member).unwrap());
+    for text in [
+        several.shared() + &several.table("good", "") + &several.table("deleted", "connection-threads = 1"),
+        several.shared() + &several.table("good", ""),
+    ] {
+        several.write(&text);
+        server.signal(Signal::HUP);
+        let _ = several.until("READY=1");
+        assert_eq!(several.status("deleted")["connection_threads"], 0, "it goes on as it was");
+        assert_same(&read_export(&several.uri("deleted")), &image, "it is all there");
+    }
+    server.signal(Signal::TERM);
+    let output = server.finish(PATIENCE);
+    assert_eq!(output.stderr.matches("the array deleted goes on as it was: ").count(), 2, "{}", output.stderr);
 }

@@ -52,6 +52,11 @@ pub(crate) struct Control<D> {
     ended: watch::Sender<Option<Result<Vec<Lost>, String>>>,
 }
 
+/// An array was not stopped, and goes on.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct StopRefused(String);
+
 /// The parts of a server that administrators reach.
 pub(crate) struct Parts<D> {
     pub(crate) description: Rc<Description>,
@@ -175,7 +180,7 @@ impl<D: LiveDisk> Control<D> {
             }
             Request::Stop { force } => {
                 if !force {
-                    self.check_stop().await?;
+                    self.check_stop().await.map_err(|error| StopRefused(text::chain(&error)))?;
                 }
                 self.stop.notify_one();
                 let mut ended = self.ended.subscribe();

@@ -2,7 +2,7 @@
 //! them as their [`Plan`]s say, which can change at any time.
 //!
 //! An array that ends, fails, or can't be opened leaves the others as they are. An array is closed cleanly before it is
-//! opened anew; where that would lose data it stays as it is.
+//! opened anew; where a stop would lose data it goes on as it is, and where it could not be closed it stays closed.
 
 mod thread;
 
@@ -16,6 +16,7 @@ use anyhow::{Result, bail};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
+use crate::control::StopRefused;
 use crate::metrics::Exporter;
 use crate::orders::Orders;
 use crate::protocol::Request;
@@ -249,8 +250,10 @@ impl<P: Plan> Fleet<P> {
         let Some(mut array) = self.arrays.borrow_mut().remove(name) else { return };
         array.state = State::Ended;
         let next = std::mem::replace(&mut array.next, Next::Stay);
+        let is_clean = !self.failed.iter().any(|failed| failed == name);
         match next {
-            Next::Restart(plan) if !self.is_stopping => self.start(plan),
+            // What was not closed cleanly is for somebody to look at, before it is opened anew.
+            Next::Restart(plan) if is_clean && !self.is_stopping => self.start(plan),
             Next::Leave => drop(self.states.lock().expect("a panic ends the process").remove(name)),
             Next::Stay | Next::Restart(_) => drop(self.arrays.borrow_mut().insert(name.to_owned(), array)),
         }
@@ -358,7 +361,10 @@ impl<P> Member<P> {
         self.state = State::Leaving;
         let (orders, name) = (self.handle.orders.clone(), name.to_owned());
         spawn_local(async move {
-            if let Err(error) = orders.order(Request::Stop { force: false }).await {
+            // How an array ends that does is told by its thread.
+            if let Err(error) = orders.order(Request::Stop { force: false }).await
+                && error.is::<StopRefused>()
+            {
                 let _ = teller.send((name, News::Stays(error)));
             }
         });
