@@ -1,5 +1,5 @@
-//! The plain client as tests want it: mostly of the default export, and what must not fail panics. It sends what no foreign
-//! client can be made to send: requests that are wrong, and chosen overlapping requests in flight together.
+//! The plain client as tests want it: mostly of the default export, and what must not fail panics. It sends what no
+//! foreign client can be made to send: requests that are wrong, and chosen overlapping requests in flight together.
 
 use std::ops::{Deref, DerefMut};
 use std::path::Path;

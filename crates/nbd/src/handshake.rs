@@ -127,8 +127,8 @@ impl Handshake {
         }
     }
 
-    /// The handshake that follows in TLS, where the client may choose one of these exports: as it was after the client's
-    /// flags, but for the count of options.
+    /// The handshake that follows in TLS, where the client may choose one of these exports: as it was after the
+    /// client's flags, but for the count of options.
     ///
     /// # Panics
     /// If this one has not ended with [`Ended::StartTls`].

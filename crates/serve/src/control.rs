@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::{Notify, watch};
+use tokio::task::spawn_local;
 use uraid_io::engine::CacheMode;
 use uraid_layout::{Bytes, MemberSet};
 
@@ -24,6 +25,7 @@ use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::logging;
 use crate::metrics;
+use crate::orders::Inbox;
 use crate::patience::Patience;
 use crate::protocol::{Answer, Limits, Lost, Metrics, Recording, Request, Stopped};
 use crate::reactor::grow;
@@ -165,8 +167,19 @@ impl<D: LiveDisk> Control<D> {
         let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;
     }
 
+    /// Executes requests from within the process, each in a task of its own. Runs as long as anybody may send any.
+    pub(crate) async fn take_orders(self: Rc<Self>, mut inbox: Inbox) {
+        while let Some((request, answer)) = inbox.next().await {
+            let control = Rc::clone(&self);
+            spawn_local(async move {
+                // Whoever asked may not wait for the answer.
+                let _ = answer.send(Box::pin(control.answer(request)).await);
+            });
+        }
+    }
+
     /// Executes a request.
-    pub(crate) async fn answer(&self, request: Request) -> Result<Answer> {
+    async fn answer(&self, request: Request) -> Result<Answer> {
         match request {
             Request::Status {} => {
                 let snapshot = Snapshot::take(&self.reactor).await?;

@@ -199,7 +199,8 @@ impl<P: Plan> Fleet<P> {
         let name = plan.name().to_owned();
         self.failed.retain(|failed| *failed != name);
         let notifier = self.notifier.of_array(&name, &self.states);
-        match Handle::start(Arc::clone(&plan), self.teller.clone(), notifier) {
+        let served = Arc::clone(&plan);
+        match Handle::start(&name, move |berth| served.serve(berth), self.teller.clone(), notifier) {
             Ok(handle) => {
                 let array = Member { plan, handle, state: State::Opening, next: Next::Stay };
                 self.arrays.borrow_mut().insert(name, array);
@@ -219,7 +220,7 @@ impl<P: Plan> Fleet<P> {
         match news {
             News::Served => self.note_served(name),
             News::Stays(error) => self.note_stay(name, &error),
-            News::Ended(ended) => self.note_end(name, ended),
+            News::Ended(ended) => self.note_end(name, &ended),
         }
     }
 
@@ -242,8 +243,8 @@ impl<P: Plan> Fleet<P> {
         }
     }
 
-    fn note_end(&mut self, name: &str, ended: Result<()>) {
-        match &ended {
+    fn note_end(&mut self, name: &str, ended: &Result<()>) {
+        match ended {
             Ok(()) => self.notifier.of_array(name, &self.states).status(&format!("{name} is stopped")),
             Err(error) => self.note_failure(name, error),
         }

@@ -1,13 +1,8 @@
 //! Administrators' requests from within the process that serves an array, whether or not it has a control socket.
 
-use std::rc::Rc;
-
 use anyhow::{Context as _, Result};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::spawn_local;
 
-use crate::control::Control;
-use crate::disk::LiveDisk;
 use crate::protocol::{Answer, Request};
 
 /// The most requests that wait to be taken in.
@@ -52,14 +47,8 @@ impl Orders {
 }
 
 impl Inbox {
-    /// Answers requests, each in a task of its own. Runs as long as anybody may send any.
-    pub(crate) async fn answer<D: LiveDisk>(mut self, control: Rc<Control<D>>) {
-        while let Some(Order { request, answer }) = self.0.recv().await {
-            let control = Rc::clone(&control);
-            spawn_local(async move {
-                // Whoever asked may not wait for the answer.
-                let _ = answer.send(Box::pin(control.answer(request)).await);
-            });
-        }
+    /// The next request, and who waits for its answer; `None` if nobody can send any more.
+    pub(crate) async fn next(&mut self) -> Option<(Request, oneshot::Sender<Result<Answer>>)> {
+        self.0.recv().await.map(|Order { request, answer }| (request, answer))
     }
 }

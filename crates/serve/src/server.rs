@@ -219,7 +219,7 @@ fn listen_to_administrators<D: LiveDisk>(
     inbox: Option<Inbox>,
 ) -> (Rc<Door>, Option<Registration>) {
     if let Some(inbox) = inbox {
-        spawn_local(inbox.answer(Rc::clone(control)));
+        spawn_local(Rc::clone(control).take_orders(inbox));
     }
     let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
     let door = Rc::<Door>::default();

@@ -1,5 +1,5 @@
-//! A configuration file with several arrays: tables `[array.NAME]`, and above them what the server itself needs and what
-//! holds for all arrays that do not say otherwise.
+//! A configuration file with several arrays: tables `[array.NAME]`, and above them what the server itself needs, and
+//! what holds for all arrays that do not say otherwise.
 //!
 //! | keys | above the tables | in a table |
 //! |---|---|---|

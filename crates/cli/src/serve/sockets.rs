@@ -152,8 +152,8 @@ fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> 
     endpoint.socket.clone().or_else(default)
 }
 
-/// Where the control socket is, if there is one: beside the first Unix socket of these, under its name, or under that of
-/// the array by which it is shared.
+/// Where the control socket is, if there is one: beside the first Unix socket of these, under its name, or under that
+/// of the array by which it is shared.
 pub(super) fn control_path(
     endpoints: &[Endpoint],
     args: &WatchArgs,

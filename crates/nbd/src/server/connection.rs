@@ -98,60 +98,58 @@ where
 {
     match client {
         _ if !permit.keep() => Ok(()),
-        Attached::Plain(client) => client.serve(common, draining, &permit).await,
-        Attached::Encrypted(client) => client.serve(common, draining, &permit).await,
+        Attached::Plain(client) => serve(client, common, draining, &permit).await,
+        Attached::Encrypted(client) => serve(*client, common, draining, &permit).await,
     }
 }
 
-impl<S: Stream> Client<S> {
-    /// Serves the client's requests until either side is done, and nothing of them is under way that changes anything.
-    async fn serve<E: Export>(
-        self,
-        common: Common<E>,
-        mut draining: watch::Receiver<Stopping>,
-        permit: &Permit,
-    ) -> Result<(), Error> {
-        let Self { stream, mut received, session } = self;
-        let Common { export, limits, budget, rates, .. } = common;
-        received.enlarge()?;
-        tokio::select! {
-            () = permit.fence(|| stream.is_closed(), limits.stuck_timeout) => {}
-            _ = draining.wait_for(|stopping| *stopping > Stopping::No) => return Ok(()),
-        }
-        let mut connection = Connection {
-            stream,
-            export,
-            outbox: Outbox::new(session, limits, budget),
-            decoder: Decoder::new(session),
-            received,
-            stage: Stage::Header,
-            pacer: Pacer::new(rates),
-            requests: 0,
-            stopping: Stopping::No,
-        };
-        let outbox = Rc::clone(&connection.outbox);
-        let mut idle = Idle::new(limits.idle_timeout);
-        let ended = loop {
-            let stopping = connection.stopping;
-            tokio::select! {
-                biased;
-                ended = connection.run() => break ended,
-                () = permit.asked() => permit.answer(connection.stream.is_closed()),
-                () = permit.evicted() => break Err(Error::Stuck),
-                () = idle.tick() => {
-                    if let Some(limit) = limits.idle_timeout.filter(|_| idle.is_over(connection.requests_at_rest())) {
-                        break Err(Error::Idle { limit });
-                    }
-                }
-                stopping = stopping_further(&mut draining, stopping) => connection.stop(stopping),
-            }
-        };
-        say_goodbye(&mut connection.stream).await;
-        drop(connection);
-        permit.answer(true);
-        outbox.settled().await;
-        ended
+/// Serves the client's requests until either side is done, and nothing of them is under way that changes anything.
+async fn serve<S: Stream, E: Export>(
+    client: Client<S>,
+    common: Common<E>,
+    mut draining: watch::Receiver<Stopping>,
+    permit: &Permit,
+) -> Result<(), Error> {
+    let Client { stream, mut received, session } = client;
+    let Common { export, limits, budget, rates, .. } = common;
+    received.enlarge()?;
+    tokio::select! {
+        () = permit.fence(|| stream.is_closed(), limits.stuck_timeout) => {}
+        _ = draining.wait_for(|stopping| *stopping > Stopping::No) => return Ok(()),
     }
+    let mut connection = Connection {
+        stream,
+        export,
+        outbox: Outbox::new(session, limits, budget),
+        decoder: Decoder::new(session),
+        received,
+        stage: Stage::Header,
+        pacer: Pacer::new(rates),
+        requests: 0,
+        stopping: Stopping::No,
+    };
+    let outbox = Rc::clone(&connection.outbox);
+    let mut idle = Idle::new(limits.idle_timeout);
+    let ended = loop {
+        let stopping = connection.stopping;
+        tokio::select! {
+            biased;
+            ended = connection.run() => break ended,
+            () = permit.asked() => permit.answer(connection.stream.is_closed()),
+            () = permit.evicted() => break Err(Error::Stuck),
+            () = idle.tick() => {
+                if let Some(limit) = limits.idle_timeout.filter(|_| idle.is_over(connection.requests_at_rest())) {
+                    break Err(Error::Idle { limit });
+                }
+            }
+            stopping = stopping_further(&mut draining, stopping) => connection.stop(stopping),
+        }
+    };
+    say_goodbye(&mut connection.stream).await;
+    drop(connection);
+    permit.answer(true);
+    outbox.settled().await;
+    ended
 }
 
 /// Waits until the shutdown has come further than that.

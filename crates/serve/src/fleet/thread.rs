@@ -8,7 +8,6 @@ use anyhow::{Context as _, Result};
 use tokio::sync::mpsc::UnboundedSender;
 use uraid_io::array::Array;
 
-use super::Plan;
 use crate::disk::LiveDisk;
 use crate::orders::{Inbox, Orders, orders};
 use crate::server::{self, Offer, Options, Reachable, Sockets};
@@ -55,21 +54,26 @@ pub struct Berth {
 }
 
 impl Handle {
-    /// Starts a thread that serves an array.
+    /// Starts a thread for the array of this name, which `serve` opens and serves to its end.
     ///
     /// # Errors
     /// If the system can't start a thread.
-    pub(super) fn start<P: Plan>(plan: Arc<P>, teller: Teller, notifier: Notifier) -> Result<Self> {
+    pub(super) fn start(
+        name: &str,
+        serve: impl FnOnce(Berth) -> Result<()> + Send + 'static,
+        teller: Teller,
+        notifier: Notifier,
+    ) -> Result<Self> {
         let (orders, inbox) = orders();
         let (stops, turn) = (Stops::default(), Arc::new(Mutex::new(Turn::Opening)));
         let handle = Self { orders, stops: stops.clone(), turn: Arc::clone(&turn) };
-        let name = plan.name().to_owned();
+        let name = name.to_owned();
         let thread = thread::Builder::new().name(name.clone());
         let run = move || {
             let _span = tracing::error_span!("serving", array = %name).entered();
             let notifier = Rc::new(notifier);
             let berth = Berth { name: name.clone(), notifier, inbox, stops, turn, teller: teller.clone() };
-            let ended = plan.serve(berth);
+            let ended = serve(berth);
             // Nobody hears of what was abandoned.
             let _ = teller.send((name, News::Ended(ended)));
         };

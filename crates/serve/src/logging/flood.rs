@@ -1,8 +1,8 @@
 //! Repeated log lines: a few lines of each kind are logged per second, and the others are counted.
 //!
-//! A kind is a place in the code together with the array, if several are served, and a member, if the line names one. Each second, a separate thread logs how
-//! many lines of each kind were left out. Lines that are named for administrators' programs (the field `event`) are
-//! always logged.
+//! A kind is a place in the code together with the array, if several are served, and a member, if the line names one.
+//! Each second, a separate thread logs how many lines of each kind were left out. Lines that are named for
+//! administrators' programs (the field `event`) are always logged.
 //!
 //! Before [`Flood::begin`], every line is logged, because the start reports on each path.
 
@@ -89,12 +89,12 @@ impl Flood {
             let (member, more) = (member.map(display), count - LINES_MAX);
             match level {
                 Level::ERROR => {
-                    tracing::error!(target: TARGET, parent: span, member, "{text}: and {more} more like it")
+                    tracing::error!(target: TARGET, parent: span, member, "{text}: and {more} more like it");
                 }
                 Level::WARN => tracing::warn!(target: TARGET, parent: span, member, "{text}: and {more} more like it"),
                 Level::INFO => tracing::info!(target: TARGET, parent: span, member, "{text}: and {more} more like it"),
                 Level::DEBUG => {
-                    tracing::debug!(target: TARGET, parent: span, member, "{text}: and {more} more like it")
+                    tracing::debug!(target: TARGET, parent: span, member, "{text}: and {more} more like it");
                 }
                 _ => tracing::trace!(target: TARGET, parent: span, member, "{text}: and {more} more like it"),
             }

@@ -54,7 +54,8 @@ fn tls_is_that_of_the_sockets() {
     assert_eq!(
         line(&tables, "tcp"),
         format!(
-            "uraid serve --listen=1 --export=tcp --tls=require --tls-certificates=/c {wait} --handshake-deadline=3s -- b"
+            "uraid serve --listen=1 --export=tcp --tls=require --tls-certificates=/c {wait} \
+             --handshake-deadline=3s -- b"
         )
     );
     assert_eq!(
