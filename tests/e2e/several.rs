@@ -228,7 +228,7 @@ fn an_array_that_fails_leaves_the_others() {
     several.array("bad").restore(&[0]);
     server.signal(Signal::HUP);
     let _ = several.until("READY=1");
-    assert_eq!(several.listed(), ["good", "bad"]);
+    assert_eq!(several.listed(), ["bad", "good"]);
     let _ = several.uraid(&["stop", "--array", "nobody"]).code_is(1);
     let _ = stop(server).success();
     Content::read(several.array("good")).assert_holds(&image, "good");

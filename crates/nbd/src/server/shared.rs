@@ -27,7 +27,6 @@ pub struct SharedExports(Arc<Shared>);
 struct Shared {
     /// Of the listeners.
     endpoints: Vec<Endpoint>,
-    /// In the order in which they came.
     offers: Mutex<Vec<Arc<Offer>>>,
 }
 
@@ -83,9 +82,11 @@ impl SharedExports {
         Ok(Place { exports: self.clone(), offer, arriving: RefCell::new(arriving) })
     }
 
-    /// What a client with this certificate may choose from.
+    /// What a client with this certificate may choose from, by name.
     pub(super) fn offered_to(&self, client: Option<Fingerprint>) -> Vec<Arc<Offer>> {
-        self.offers().iter().filter(|offer| offer.is_for(client)).cloned().collect()
+        let mut offers: Vec<_> = self.offers().iter().filter(|offer| offer.is_for(client)).cloned().collect();
+        offers.sort_by_cached_key(|offer| offer.info().name);
+        offers
     }
 
     fn offers(&self) -> MutexGuard<'_, Vec<Arc<Offer>>> {
