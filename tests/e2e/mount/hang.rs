@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Client;
@@ -114,7 +115,7 @@ fn a_member_that_hangs_when_it_was_written_keeps_nobody() {
         client.write(at, &[7; 4096]);
     }
     client.flush();
-    assert_eq!(status(&array.array)["health"]["missing"], serde_json::json!([1]));
+    assert_eq!(status(&array.array)["health"]["missing"], json!([1]));
     assert_same(&client.read(0, image.len()), &image, "without the member that hangs");
     client.disconnect();
     array.fail();
@@ -136,7 +137,7 @@ fn a_member_that_hangs_for_a_while_delays_no_flush_for_as_long() {
         client.flush();
     }
     let health = &status(&array.array)["health"];
-    assert_eq!(health["missing"], serde_json::json!([]), "{health}");
+    assert_eq!(health["missing"], json!([]), "{health}");
     array.fuse.hang(false);
     assert_same(&client.read(0, image.len()), &image, "when the member has answered");
     client.disconnect();
@@ -208,7 +209,7 @@ fn goes_on_without(hang: fn(&Array5), told: &str) {
     let server = server.unwrap_or_else(|output| panic!("it serves: {}", output.stderr));
     let hung = log.find(|line| line.contains(told)).unwrap();
     assert!(hung.contains(array.fuse.file().to_str().unwrap()), "{hung}");
-    assert_eq!(status(&array.array)["health"]["missing"], serde_json::json!([1]));
+    assert_eq!(status(&array.array)["health"]["missing"], json!([1]));
     assert_same(&read_export(server.uri()), &image, "without the member that hangs");
     let mut client = server.connect();
     client.write(0, &image[4096..8192]);
@@ -222,28 +223,68 @@ fn goes_on_without(hang: fn(&Array5), told: &str) {
 /// It keeps others waiting for their turn until its deadline. Who leaves meanwhile does not get it.
 #[test]
 fn what_hangs_when_it_is_to_be_a_member_keeps_others_no_longer_than_its_deadline() {
-    let array = Array::create(&shape::raid1_of_3());
-    let (disk, hung, new) = (array.path("disk"), array.path("hung"), array.path("new"));
-    File::create(&disk).unwrap().set_len(2 * MEMBER_BYTES as u64).unwrap();
-    File::create(&hung).unwrap();
-    let mut fuse = Fuse::on(hung.clone(), &disk, 2 * MEMBER_BYTES, &Before::default());
+    let (array, new) = (Array::create(&shape::raid1_of_3()), "new");
+    let (mut fuse, hung) = hanging(&array);
     let server = Server::start_members(&array, array.members(), &["--write-deadline", "5s"]);
     let _ = ask(&array, &["fail", "1"]).success();
     let _ = ask(&array, &["remove", "1"]).success();
-    fuse.hang(true);
-    let asked = |request: serde_json::Value| {
-        let mut stream = UnixStream::connect(array.path("nbd.ctl")).unwrap();
-        writeln!(stream, "{request}").unwrap();
-        stream
-    };
-    let waiting = asked(serde_json::json!({ "command": "add", "path": hung }));
-    drop(asked(serde_json::json!({ "command": "fail", "member": "0" })));
-    let mut answer = String::new();
-    BufReader::new(waiting).read_line(&mut answer).unwrap();
-    assert!(answer.contains("did not get ready within 5s"), "{answer}");
-    let _ = ask(&array, &["add", "--size", "16M", new.to_str().unwrap()]).success();
+    let waiting = asked(&array, &json!({ "command": "add", "path": hung }));
+    drop(asked(&array, &json!({ "command": "fail", "member": "0" })));
+    assert_not_ready(waiting);
+    let _ = ask(&array, &["add", "--size", "16M", array.path(new).to_str().unwrap()]).success();
     let _ = ask(&array, &["wait"]).success();
-    assert_eq!(status(&array)["health"]["missing"], serde_json::json!([]), "nobody waited for member 0 to be failed");
+    assert_eq!(status(&array)["health"]["missing"], json!([]), "nobody waited for member 0 to be failed");
     fuse.kill();
     let _ = server.stop();
+}
+
+#[test]
+fn whatever_else_is_to_be_a_part_of_the_array_has_the_same_deadline() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let logs = [array.path("log1"), array.path("log2")];
+    let options = logs.iter().flat_map(|path| ["--log-device", path.to_str().unwrap()]).collect::<Vec<_>>();
+    let _ = array.run_create(MEMBER_BYTES, &options).success();
+    let (mut fuse, hung) = hanging(&array);
+    let members = [array.members(), &logs[..]].concat();
+    let server = Server::start_members(&array, &members, &["--write-deadline", "1s"]);
+    for request in [
+        json!({ "command": "add", "path": hung }),
+        json!({ "command": "add", "path": hung, "log_device": true }),
+        json!({ "command": "replace", "member": "2", "path": hung }),
+        json!({ "command": "replace", "member": logs[0], "path": hung }),
+        json!({ "command": "reshape-begin", "add": [hung] }),
+    ] {
+        assert_not_ready(asked(&array, &request));
+    }
+    let now = status(&array);
+    assert_eq!((&now["spares"], &now["health"]["missing"]), (&json!([]), &json!([])), "{now:#}");
+    // The turn is free.
+    let _ = ask(&array, &["fail", "1"]).success();
+    fuse.kill();
+    let _ = server.stop();
+}
+
+/// A file that hangs, and is no part of the array.
+fn hanging(array: &Array) -> (Fuse, PathBuf) {
+    let (disk, hung) = (array.path("disk"), array.path("hung"));
+    File::create(&disk).unwrap().set_len(2 * MEMBER_BYTES as u64).unwrap();
+    File::create(&hung).unwrap();
+    let fuse = Fuse::on(hung.clone(), &disk, 2 * MEMBER_BYTES, &Before::default());
+    fuse.hang(true);
+    (fuse, hung)
+}
+
+/// A control connection on which this was asked.
+fn asked(array: &Array, request: &Value) -> UnixStream {
+    let mut stream = UnixStream::connect(array.path("nbd.ctl")).unwrap();
+    stream.set_read_timeout(Some(CLIENT_TIME_MAX)).unwrap();
+    writeln!(stream, "{request}").unwrap();
+    stream
+}
+
+#[track_caller]
+fn assert_not_ready(asked: UnixStream) {
+    let mut answer = String::new();
+    BufReader::new(asked).read_line(&mut answer).unwrap();
+    assert!(answer.contains("did not get ready within"), "{answer}");
 }

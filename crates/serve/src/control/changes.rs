@@ -8,7 +8,6 @@ use std::{env, io};
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use rustix::process::geteuid;
 use tokio::sync::Notify;
-use tokio::task::spawn_blocking;
 use uraid_io::array::{Exchange, JoinOptions, Target};
 use uraid_io::disk::log_place;
 use uraid_io::engine::{EngineError, Troubles};
@@ -27,6 +26,7 @@ use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
 use crate::reactor::{logs, reshape, slots};
 use crate::shape::WantedShape;
+use crate::text::list;
 
 /// How often to look whether it is on record which way a reshape goes.
 const TURN_PERIOD: Duration = Duration::from_millis(20);
@@ -170,9 +170,9 @@ impl<D: LiveDisk> Changes<D> {
         let (truth, is_whole) = (self.members.superblock(), self.reactor.vacancies().is_empty());
         let (spec, slots) = (truth.spec, usize::from(truth.spec.members));
         let members = self.reactor.engine().disk().members()[..slots].to_vec();
-        let added: Vec<String> = add.iter().map(|path| path.display().to_string()).collect();
+        let paths: Vec<String> = add.iter().chain(&remove).map(|path| path.display().to_string()).collect();
         let open = move || Exchange::open(&add, &remove, &members, (&truth, is_whole), Access::ReadWrite, force);
-        let exchange = spawn_blocking(open).await.context("the new members could not be opened")?;
+        let exchange = self.reactor.within_deadline(&list(&paths), open).await?;
         let mut exchange = exchange.map_err(Error::from).map_err(with_owner)?;
         let count = u8::try_from(exchange.count(slots)).context("an array has at most 64 members")?;
         let target = Target {
@@ -185,7 +185,7 @@ impl<D: LiveDisk> Changes<D> {
         reshape::check(&self.reactor, &target, &exchange)?;
         let truth = self.members.superblock();
         let clear = move || exchange.clear(&truth).map(|()| exchange);
-        let exchange = spawn_blocking(clear).await.context("the new members could not be cleared")??;
+        let exchange = self.reactor.within_deadline(&list(&paths), clear).await??;
         let description = Rc::clone(&self.description);
         reshape::begin(&self.reactor, &target, exchange, move |engine| {
             let to = engine.superblock().shapes().into_iter().nth(1);
@@ -193,7 +193,7 @@ impl<D: LiveDisk> Changes<D> {
             description.set_members(slots::members(engine));
         })
         .await?;
-        for path in &added {
+        for path in &paths {
             // One of them may have been a spare.
             let _ = self.spares.remove(path);
         }

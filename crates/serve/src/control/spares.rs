@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
 use tokio::time::timeout;
@@ -93,8 +93,9 @@ impl<D: LiveDisk> Spares<D> {
             bail!("it is a spare already");
         }
         let (truth, spare) = (self.members.superblock(), path.clone());
-        let made = spawn_blocking(move || array::make_spare(&spare, options, &truth)).await;
-        made.context("the spare could not be checked")??;
+        let make = move || array::make_spare(&spare, options, &truth);
+        let (made, _) = self.reactor.prepare(path.clone(), make).await?;
+        made?;
         let mut spares = self.description.spares.borrow_mut();
         spares.retain(|spare| spare.path != path);
         spares.push(Spare::new(path));

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use tokio::task::spawn_blocking;
 use uraid_io::array::{make_log, unmake};
 use uraid_io::disk::log_place;
 use uraid_io::engine::Command;
@@ -37,12 +36,9 @@ pub(crate) async fn take_in<D: LiveDisk>(
         let_go_if_failed(reactor, log);
     }
     let (used, own_path) = (used(reactor), path.to_path_buf());
-    let make = move || {
-        let is_new = own_path.symlink_metadata().is_err();
-        make_log(&own_path, force, &truth, &used).map(|(device, uuid)| (device, uuid, is_new))
-    };
-    let made = spawn_blocking(make).await.context("the log device could not be prepared")?;
-    let (device, uuid, is_new) = made?;
+    let make = move || make_log(&own_path, force, &truth, &used);
+    let (made, is_new) = reactor.prepare(path.to_path_buf(), make).await?;
+    let (device, uuid) = made?;
     let changed = put_in(reactor, device, change(uuid)).await;
     let superblock = reactor.engine().superblock().clone();
     let place = superblock.logs.iter().flat_map(|logs| &logs.devices).position(|device| device.uuid == uuid);

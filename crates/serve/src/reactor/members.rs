@@ -1,13 +1,11 @@
 //! Administration of members while the array is served: failing, removing, adding and replacing them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::MutexGuard;
-use tokio::task::spawn_blocking;
-use tokio::time::timeout;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin, unmake};
 use uraid_io::engine::{Command, Joining, Replacement};
 use uraid_io::format::superblock::Superblock;
@@ -20,9 +18,6 @@ use super::{Reactor, disowning, slots};
 use crate::description;
 use crate::disk::LiveDisk;
 use crate::turns::Turns;
-
-/// What is said where the thread that prepares a member breaks.
-const NOT_PREPARED: &str = "the member could not be prepared";
 
 /// A member that is ready to join.
 #[derive(Debug)]
@@ -144,39 +139,14 @@ impl<D: LiveDisk> Members<D> {
         self.prepare_by(path.clone(), move || join(&path, options, &truth, slot)).await
     }
 
-    /// Prepares a member on a thread that may block. What is there already has the write deadline for it, as other
-    /// changes of members wait meanwhile; a new file takes as long as its file system does.
     async fn prepare_by(
         &self,
         path: PathBuf,
         work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static,
     ) -> Result<Prepared> {
-        let asked = path.clone();
-        let is_made = self.within_deadline(&path, move || asked.symlink_metadata().is_err()).await?;
-        let prepared = match is_made {
-            true => spawn_blocking(work).await.context(NOT_PREPARED)?,
-            false => self.within_deadline(&path, work).await?,
-        };
+        let (prepared, is_made) = self.reactor.prepare(path, work).await?;
         let (member, joining) = prepared?;
         Ok(Prepared { member, joining, is_made })
-    }
-
-    /// What a thread that may block makes of a path, within the write deadline.
-    async fn within_deadline<T: Send + 'static>(
-        &self,
-        path: &Path,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T> {
-        let deadline = self.reactor.engine.borrow().deadlines().write;
-        let done = spawn_blocking(work);
-        let done = match deadline {
-            Some(deadline) => timeout(deadline, done).await.map_err(|_| {
-                let path = path.display();
-                anyhow!("{path} did not get ready within {deadline:?}, the write deadline; the array is as it was")
-            })?,
-            None => done.await,
-        };
-        done.context(NOT_PREPARED)
     }
 
     /// Adds a member, whose rebuild then starts. Completes when that is on record.
