@@ -6,7 +6,7 @@ use std::process::Command as Program;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use serde_json::Value;
 use uraid_tests::array::{Array, Content};
-use uraid_tests::image::{Random, assert_same, read_export};
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::{Client, Command};
 use uraid_tests::process::Process;
 use uraid_tests::run::client_command;
@@ -121,14 +121,15 @@ fn slow_readers_get_everything_and_hold_up_nobody() {
 fn clients_that_are_stopped_go_on_where_they_were() {
     for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_5_left_symmetric());
-        // They are in the middle as long as this limit holds.
-        let limit = ["--client-limit", "1M"];
-        let memory = ["--cache-size", "8M", "--request-memory", "8M", "--connection-threads", threads];
-        let options = [&memory[..], &limit].concat();
+        let options = ["--cache-size", "8M", "--request-memory", "8M", "--connection-threads", threads];
         let server = Server::start_members(&array, array.members(), &options);
         let image = Random::new(93).bytes(array.expected_size());
         let source = array.path("source.img");
         std::fs::write(&source, &image).unwrap();
+        // Who reads holes has soon done.
+        write_export(server.uri(), &image);
+        // They are in the middle as long as this limit holds.
+        let _ = ask(&array, &["set", "--client-limit", "1M"]).success();
         let mut write = client_command("nbdcopy");
         write.args(["--connections=4", "--requests=64"]).arg(&source).arg(server.uri());
         let copies: Vec<Program> = (0..2)

@@ -66,54 +66,46 @@ pub fn run<P: Plan>(
     metrics: Option<&[SocketAddr]>,
     begun: impl FnOnce(Option<String>),
 ) -> Result<()> {
-    server::run(serve(arrays, plans, signals, metrics, begun))
-}
-
-async fn serve<P: Plan>(
-    plans: Vec<P>,
-    read: impl FnMut() -> Result<Vec<P>>,
-    signals: &Signals,
-    metrics: Option<&[SocketAddr]>,
-    begun: impl FnOnce(Option<String>),
-) -> Result<()> {
-    let exporter = match metrics {
-        Some(addresses) => Some(Exporter::listen(addresses).await?),
-        None => None,
-    };
-    let notifier = Rc::new(Notifier::from_env());
-    let alive = Rc::clone(&notifier);
-    spawn_local(async move { alive.keep_alive().await });
-    let arrays = Rc::new(RefCell::new(BTreeMap::new()));
-    let url = exporter.as_ref().map(Exporter::url);
-    if let Some(exporter) = exporter {
-        let arrays = Rc::clone(&arrays);
-        spawn_local(exporter.serve_all(move || metered(&arrays.borrow())));
-    }
-    let (teller, news) = unbounded_channel();
-    let mut fleet = Fleet {
-        arrays,
-        teller,
-        states: States::default(),
-        notifier,
-        failed: Vec::new(),
-        is_stopping: false,
-        is_settled: false,
-    };
-    plans.into_iter().for_each(|plan| fleet.start(Arc::new(plan)));
-    fleet.run(signals, news, read, || begun(url)).await
+    server::run(async {
+        let exporter = match metrics {
+            Some(addresses) => Some(Exporter::listen(addresses).await?),
+            None => None,
+        };
+        let notifier = Rc::new(Notifier::from_env());
+        let alive = Rc::clone(&notifier);
+        spawn_local(async move { alive.keep_alive().await });
+        let entries = Rc::new(RefCell::new(BTreeMap::new()));
+        let url = exporter.as_ref().map(Exporter::url);
+        if let Some(exporter) = exporter {
+            let entries = Rc::clone(&entries);
+            spawn_local(exporter.serve_all(move || metered(&entries.borrow())));
+        }
+        let (teller, news) = unbounded_channel();
+        let mut fleet = Fleet {
+            arrays: entries,
+            teller,
+            states: States::default(),
+            notifier,
+            failed: Vec::new(),
+            is_stopping: false,
+            is_settled: false,
+        };
+        arrays.into_iter().for_each(|plan| fleet.start(Arc::new(plan)));
+        fleet.run(signals, news, plans, || begun(url)).await
+    })
 }
 
 /// All arrays, with a way to ask those that are served.
 fn metered<P>(arrays: &Arrays<P>) -> Vec<(String, Option<Orders>)> {
-    let orders = |array: &Member<P>| (array.state == State::Served).then(|| array.handle.orders.clone());
+    let orders = |array: &Entry<P>| (array.state == State::Served).then(|| array.handle.orders.clone());
     arrays.iter().map(|(name, array)| (name.clone(), orders(array))).collect()
 }
 
 /// Arrays by name.
-type Arrays<P> = BTreeMap<String, Member<P>>;
+type Arrays<P> = BTreeMap<String, Entry<P>>;
 
 /// One array.
-struct Member<P> {
+struct Entry<P> {
     plan: Arc<P>,
     handle: Handle,
     state: State,
@@ -189,7 +181,7 @@ impl<P: Plan> Fleet<P> {
 
     /// Whether everything that was to begin or to end has done so now.
     fn settles(&mut self) -> bool {
-        let is_under_way = |array: &Member<P>| matches!(array.state, State::Opening | State::Leaving);
+        let is_under_way = |array: &Entry<P>| matches!(array.state, State::Opening | State::Leaving);
         let was_settled = self.is_settled;
         self.is_settled |= !self.is_stopping && !self.arrays.borrow().values().any(is_under_way);
         self.is_settled && !was_settled
@@ -202,7 +194,7 @@ impl<P: Plan> Fleet<P> {
         let served = Arc::clone(&plan);
         match Handle::start(&name, move |berth| served.serve(berth), self.teller.clone(), notifier) {
             Ok(handle) => {
-                let array = Member { plan, handle, state: State::Opening, next: Next::Stay };
+                let array = Entry { plan, handle, state: State::Opening, next: Next::Stay };
                 self.arrays.borrow_mut().insert(name, array);
             }
             Err(error) => self.note_failure(&name, &error),
@@ -356,7 +348,7 @@ impl<P: Plan> Fleet<P> {
     }
 }
 
-impl<P> Member<P> {
+impl<P> Entry<P> {
     /// Has the array end, unless that would lose data.
     fn leave(&mut self, name: &str, teller: Teller) {
         self.state = State::Leaving;
