@@ -5,7 +5,7 @@
 //! A connection's batch of commands ends in one turn of the engine, which takes one system call for all disk
 //! operations. Operations that complete at once are answered in the same turn. The ring's eventfd signals the rest.
 
-mod blocking;
+pub(crate) mod blocking;
 pub(crate) mod deleted;
 mod disowning;
 pub(crate) mod grow;

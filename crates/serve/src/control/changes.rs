@@ -24,7 +24,7 @@ use crate::protocol::{Added, Answer, Grown, LogAdded, Replaced};
 use crate::reactor::Reactor;
 use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
-use crate::reactor::{logs, reshape, slots};
+use crate::reactor::{blocking, logs, reshape, slots};
 use crate::shape::WantedShape;
 use crate::text::list;
 
@@ -172,7 +172,7 @@ impl<D: LiveDisk> Changes<D> {
         let members = self.reactor.engine().disk().members()[..slots].to_vec();
         let paths: Vec<String> = add.iter().chain(&remove).map(|path| path.display().to_string()).collect();
         let open = move || Exchange::open(&add, &remove, &members, (&truth, is_whole), Access::ReadWrite, force);
-        let exchange = self.reactor.within_deadline(&list(&paths), open).await?;
+        let exchange = blocking::within_deadline(&self.reactor, &list(&paths), open).await?;
         let mut exchange = exchange.map_err(Error::from).map_err(with_owner)?;
         let count = u8::try_from(exchange.count(slots)).context("an array has at most 64 members")?;
         let target = Target {
@@ -185,7 +185,7 @@ impl<D: LiveDisk> Changes<D> {
         reshape::check(&self.reactor, &target, &exchange)?;
         let truth = self.members.superblock();
         let clear = move || exchange.clear(&truth).map(|()| exchange);
-        let exchange = self.reactor.within_deadline(&list(&paths), clear).await??;
+        let exchange = blocking::within_deadline(&self.reactor, &list(&paths), clear).await??;
         let description = Rc::clone(&self.description);
         reshape::begin(&self.reactor, &target, exchange, move |engine| {
             let to = engine.superblock().shapes().into_iter().nth(1);

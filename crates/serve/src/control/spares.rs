@@ -22,8 +22,8 @@ use crate::description::{Description, Member};
 use crate::disk::LiveDisk;
 use crate::events::Event;
 use crate::protocol::Added;
-use crate::reactor::Reactor;
 use crate::reactor::members::Members;
+use crate::reactor::{Reactor, blocking};
 use crate::spare::{SPARE_TIME_MAX, Spare};
 
 /// How long to wait before trying spares again that could not be taken. The pause doubles each time.
@@ -94,7 +94,7 @@ impl<D: LiveDisk> Spares<D> {
         }
         let (truth, spare) = (self.members.superblock(), path.clone());
         let make = move || array::make_spare(&spare, options, &truth);
-        let (made, _) = self.reactor.prepare(path.clone(), make).await?;
+        let (made, _) = blocking::prepare(&self.reactor, path.clone(), make).await?;
         made?;
         let mut spares = self.description.spares.borrow_mut();
         spares.retain(|spare| spare.path != path);

@@ -13,7 +13,7 @@ use uraid_io::member::{FileId, Member};
 use uraid_layout::MemberIndex;
 use uuid::Uuid;
 
-use super::Reactor;
+use super::{Reactor, blocking};
 use crate::disk::LiveDisk;
 
 /// Takes a new log device in, in the place of another one or beside those that there are. Completes when that is on
@@ -37,7 +37,7 @@ pub(crate) async fn take_in<D: LiveDisk>(
     }
     let (used, own_path) = (used(reactor), path.to_path_buf());
     let make = move || make_log(&own_path, force, &truth, &used);
-    let (made, is_new) = reactor.prepare(path.to_path_buf(), make).await?;
+    let (made, is_new) = blocking::prepare(reactor, path.to_path_buf(), make).await?;
     let (device, uuid) = made?;
     let changed = put_in(reactor, device, change(uuid)).await;
     let superblock = reactor.engine().superblock().clone();

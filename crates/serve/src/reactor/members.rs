@@ -14,7 +14,7 @@ use uraid_io::superblock;
 use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
 
-use super::{Reactor, disowning, slots};
+use super::{Reactor, blocking, disowning, slots};
 use crate::description;
 use crate::disk::LiveDisk;
 use crate::turns::Turns;
@@ -144,7 +144,7 @@ impl<D: LiveDisk> Members<D> {
         path: PathBuf,
         work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static,
     ) -> Result<Prepared> {
-        let (prepared, is_made) = self.reactor.prepare(path, work).await?;
+        let (prepared, is_made) = blocking::prepare(&self.reactor, path, work).await?;
         let (member, joining) = prepared?;
         Ok(Prepared { member, joining, is_made })
     }
