@@ -45,5 +45,6 @@ mod sockets;
 mod sparse;
 mod start;
 mod systemd;
+mod takeover;
 mod tls;
 mod verify;

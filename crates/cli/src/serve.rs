@@ -9,6 +9,7 @@ pub(crate) mod several;
 mod sockets;
 mod spares;
 mod start;
+mod takeover;
 
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt as _;
@@ -79,12 +80,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
         exit_with_parent()?;
     }
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
+    let taken = args.takeover.then(|| takeover::take(args)).transpose()?.unwrap_or_default();
     let Started { array, spares } = start(args, &notifier)?;
     signals.hand_over();
     let config = args.config.clone().map(|path| Config { path, array: None });
     let options = Options { config, run: args.run.clone(), ..options(args, &array, spares, &prepared) };
     let private = PrivateDirectory::default();
-    let open = |_| sockets(args, &prepared.addresses, &private);
+    let open = |_| sockets(args, &prepared.addresses, taken, &private);
     // What a command prints comes without anything between.
     let announce = |reachable: &Reachable<'_>| args.run.as_ref().map_or_else(|| announce(reachable), |_| Ok(()));
     let ended = server::run(server::serve(array, options, signals.stops(), notifier, open, announce))?;

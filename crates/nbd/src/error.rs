@@ -72,6 +72,9 @@ pub enum Error {
     /// The client closed its side in the middle of a message.
     #[error("the client went away in the middle of a message")]
     UnexpectedEnd,
+    /// A client was taken over from another server, which told it other things of the export.
+    #[error("the export is not what the client was told by the server that it comes from: disconnected")]
+    ExportChanged,
     /// The handshake did not end in time.
     #[error("the client did not finish the handshake within {limit:?}")]
     HandshakeTimeout {

@@ -128,6 +128,16 @@ impl TransmissionFlags {
         self.0
     }
 
+    /// The flags of a value on the wire.
+    pub(crate) fn from_bits(bits: u16) -> Self {
+        Self(bits)
+    }
+
+    /// Those by which a client decides what it may ask for; others are hints.
+    pub(crate) fn promises(self) -> Self {
+        Self(self.0 & !Self::ROTATIONAL.0)
+    }
+
     /// Whether all of `flags` are set.
     pub(crate) fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0

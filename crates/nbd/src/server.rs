@@ -19,12 +19,14 @@ mod limits;
 mod listener;
 mod negotiation;
 mod outbox;
+mod parting;
 mod peer;
 mod permits;
 mod rates;
 mod receive;
 mod reception;
 mod refusals;
+mod served;
 mod shared;
 mod socket;
 mod stream;
@@ -32,7 +34,11 @@ mod tls;
 
 use std::{cell::Cell, future::Future, rc::Rc, sync::Arc, time::Duration};
 
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    sync::watch,
+    task::{JoinError, JoinSet},
+    time::timeout,
+};
 use tracing::{debug, info, warn};
 
 pub use certificates::{Fingerprint, FingerprintError, Tls, TlsClients, TlsError};
@@ -42,9 +48,11 @@ pub use handover::{Dispatcher, Incoming};
 pub use limits::{Drain, Limits};
 pub use listener::Listener;
 pub use outbox::ReplySlot;
+pub use parting::Parting;
 pub use permits::Connections;
 pub use rates::{RateLimits, Rates};
 pub use reception::Reception;
+pub use served::{Ending, Served};
 pub use shared::SharedExports;
 pub use socket::UnixSocket;
 
@@ -97,41 +105,63 @@ impl<E: Export> Server<E> {
         self.open.clone()
     }
 
-    /// Serves until `shutdown` is ready. Then nothing more is accepted, requests in flight are finished and answered
-    /// within [`Limits::shutdown_timeout`], others as [`Limits::drain`] says, every connection is closed, and the
-    /// listener's socket files are removed.
-    ///
-    /// Returns whether all requests in flight were answered. Commands that were not may still be running in the export.
+    /// Serves until `shutdown` is ready, and ends with [`Ending::Close`]. Returns whether all requests in flight were
+    /// answered. Commands that were not may still be running in the export.
     ///
     /// Dropping the future closes all connections at once.
     ///
     /// # Panics
     /// If called outside of a [`tokio::task::LocalSet`].
     pub async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> bool {
+        let shutdown = async {
+            shutdown.await;
+            Ending::Close
+        };
+        self.serve_until(listener, shutdown).await.answered
+    }
+
+    /// Serves until `shutdown` says how to end. Then nothing more is accepted.
+    ///
+    /// With [`Ending::Close`], requests in flight are finished and answered within [`Limits::shutdown_timeout`], others
+    /// as [`Limits::drain`] says, every connection is closed, and the listener's socket files are removed.
+    ///
+    /// With [`Ending::HandOver`], requests that were begun are finished and answered within that time, and what is left
+    /// goes to another process: clients, but for those that use TLS or were not ready in time, and sockets.
+    ///
+    /// Dropping the future closes all connections at once.
+    ///
+    /// # Panics
+    /// If called outside of a [`tokio::task::LocalSet`].
+    pub async fn serve_until(self, listener: Listener, shutdown: impl Future<Output = Ending>) -> Served {
         let (drain, draining) = watch::channel(Stopping::No);
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
+        let ending;
         let Common { limits, budget, .. } = &self.common;
         let mut watch = std::pin::pin!(budget.watch(limits.stuck_timeout));
         let mut door = Door::new(listener, *limits, self.open.clone());
         loop {
             tokio::select! {
                 (arrival, permit) = door.next() => self.spawn(&mut connections, arrival, permit, draining.clone()),
-                Some(ended) = connections.join_next() => connection_ended(ended),
+                Some(ended) = connections.join_next() => drop(parting(ended)),
                 () = &mut watch => unreachable!("it is watched for ever"),
-                () = &mut shutdown => break,
+                how = &mut shutdown => {
+                    ending = how;
+                    break;
+                }
             }
         }
-        drop(door);
-        self.finish(connections, &drain).await
+        let sockets = door.close(ending);
+        let Served { answered, partings } = self.finish(connections, &drain, ending).await;
+        Served { answered, partings: [sockets, partings].into_iter().flatten().collect() }
     }
 
     /// Serves the connections that a [`Dispatcher`] hands to it, until that ends; the rest is as with
-    /// [`Server::serve`].
+    /// [`Server::serve_until`], but for sockets.
     ///
     /// # Panics
     /// If called outside of a [`tokio::task::LocalSet`].
-    pub async fn serve_incoming(self, mut incoming: Incoming) -> bool {
+    pub async fn serve_incoming(self, mut incoming: Incoming) -> Served {
         let (drain, draining) = watch::channel(Stopping::No);
         let mut connections = JoinSet::new();
         let Common { limits, budget, .. } = &self.common;
@@ -145,37 +175,46 @@ impl<E: Export> Server<E> {
                         Err(error) => warn!(%error, "could not take over a connection"),
                     }
                 },
-                Some(ended) = connections.join_next() => connection_ended(ended),
+                Some(ended) = connections.join_next() => drop(parting(ended)),
                 () = &mut watch => unreachable!("it is watched for ever"),
             }
         }
-        self.finish(connections, &drain).await
+        // A dispatcher that was dropped had nothing to say.
+        let ending = incoming.ending.get().copied().unwrap_or(Ending::Close);
+        self.finish(connections, &drain, ending).await
     }
 
-    /// Waits for the connections to end; false if they did not in time.
-    async fn finish(&self, mut connections: JoinSet<()>, drain: &watch::Sender<Stopping>) -> bool {
+    /// Waits for the connections to end.
+    async fn finish(
+        &self,
+        mut connections: JoinSet<Option<Parting>>,
+        drain: &watch::Sender<Stopping>,
+        ending: Ending,
+    ) -> Served {
         info!(connections = connections.len(), "shutting down");
         let Limits { shutdown_timeout, drain: how, .. } = self.common.limits;
-        let stopping = match how {
-            Drain::Close => Stopping::Closing,
-            Drain::Refuse => Stopping::Refusing,
+        let stopping = match (ending, how) {
+            (Ending::HandOver, _) => Stopping::Parting,
+            (Ending::Close, Drain::Close) => Stopping::Closing,
+            (Ending::Close, Drain::Refuse) => Stopping::Refusing,
         };
         drain.send_replace(stopping);
-        let mut finished = ended_within(shutdown_timeout, &mut connections).await;
-        if !finished && how == Drain::Refuse {
+        let mut partings = Vec::new();
+        let mut answered = ended_within(shutdown_timeout, &mut connections, &mut partings).await;
+        if !answered && stopping < Stopping::Closing {
             drain.send_replace(Stopping::Closing);
-            finished = ended_within(CLOSING, &mut connections).await;
+            answered = ended_within(CLOSING, &mut connections, &mut partings).await;
         }
-        if !finished {
+        if !answered {
             warn!(connections = connections.len(), "requests were still in flight when the time to stop was over");
         }
-        finished
+        Served { answered, partings }
     }
 
     /// Serves a connection, which keeps its permit until it ends.
     fn spawn(
         &self,
-        connections: &mut JoinSet<()>,
+        connections: &mut JoinSet<Option<Parting>>,
         arrival: Arrival,
         permit: Permit,
         draining: watch::Receiver<Stopping>,
@@ -198,31 +237,39 @@ impl<E: Export> Server<E> {
     }
 }
 
-/// Waits for the connections to end; false if they did not in time.
-async fn ended_within(limit: Duration, connections: &mut JoinSet<()>) -> bool {
+/// Waits for the connections to end; false if they did not in time. `partings` are those that go on elsewhere.
+async fn ended_within(
+    limit: Duration,
+    connections: &mut JoinSet<Option<Parting>>,
+    partings: &mut Vec<Parting>,
+) -> bool {
     let all = async {
         while let Some(ended) = connections.join_next().await {
-            connection_ended(ended);
+            partings.extend(parting(ended));
         }
     };
     timeout(limit, all).await.is_ok()
 }
 
-async fn logged(peer: Peer, served: impl Future<Output = Result<(), Error>>) {
+async fn logged(peer: Peer, served: impl Future<Output = Result<Option<Parting>, Error>>) -> Option<Parting> {
     thread_local!(static CONNECTIONS: Cell<u64> = const { Cell::new(0) });
     let connection = CONNECTIONS.replace(CONNECTIONS.get() + 1);
     debug!(connection, %peer, "connected");
     match served.await {
-        Ok(()) => debug!(connection, %peer, "disconnected"),
+        Ok(None) => debug!(connection, %peer, "disconnected"),
+        Ok(parting) => {
+            debug!(connection, %peer, "goes on elsewhere");
+            return parting;
+        }
         Err(error @ (Error::Stuck | Error::NoMemory | Error::PlainAfterStartTls)) => {
             warn!(connection, %peer, %error, "connection ended");
         }
         Err(error) => info!(connection, %peer, %error, "connection ended"),
     }
+    None
 }
 
-fn connection_ended(ended: Result<(), tokio::task::JoinError>) {
-    if let Err(error) = ended {
-        warn!(%error, "a connection's task failed");
-    }
+/// A connection that has ended, if it goes on elsewhere.
+fn parting(ended: Result<Option<Parting>, JoinError>) -> Option<Parting> {
+    ended.inspect_err(|error| warn!(%error, "a connection's task failed")).ok().flatten()
 }

@@ -27,4 +27,5 @@ pub(crate) use decoder::{EXTENDED_REQUEST_BYTES, REQUEST_BYTES, STATUS_PAYLOAD_B
 pub(crate) use reply::EXTENTS_MAX;
 pub use reply::ReplyHeader;
 pub(crate) use reply::{EXTENTS_BYTES_MAX, encode_extents};
+pub(crate) use session::SESSION_BYTES;
 pub use session::{Headers, Session};

@@ -19,8 +19,8 @@ use uraid_io::buf::{Buf, Parcel, Pool};
 use uraid_io::engine::Fill;
 use uraid_layout::Bytes;
 use uraid_nbd::{
-    Command, Connections, Dispatcher, Export, ExportInfo, Incoming, Limits, Listener, NbdError, Payload, Rates,
-    ReplySlot, RequestMemory, Server, Tls,
+    Command, Connections, Dispatcher, Ending, Export, ExportInfo, Incoming, Limits, Listener, NbdError, Parting,
+    Payload, Rates, ReplySlot, RequestMemory, Served, Server, Tls,
 };
 
 use crate::calls::{Call, Caller, Callers, Message, Queue, Report};
@@ -50,7 +50,7 @@ pub(crate) struct Options {
 pub(crate) struct ConnectionThreads {
     dispatcher: Dispatcher,
     threads: Vec<JoinHandle<()>>,
-    ended: mpsc::Receiver<Result<bool>>,
+    ended: mpsc::Receiver<Result<Served>>,
 }
 
 impl ConnectionThreads {
@@ -84,40 +84,47 @@ impl ConnectionThreads {
         self.dispatcher.connections()
     }
 
-    /// Accepts clients until `shutdown` completes, and waits for the end of their connections.
-    pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
+    /// Accepts clients until `shutdown` says how to end, and waits for the end of their connections. Returns what goes
+    /// to another process.
+    pub(crate) async fn serve(
+        self,
+        listener: Listener,
+        shutdown: impl Future<Output = Ending>,
+    ) -> Result<Vec<Parting>> {
         let Self { dispatcher, threads, mut ended } = self;
         let all_ended = async {
+            let mut clients = Vec::new();
             for _ in &threads {
-                let answered = ended.recv().await.context("a connection thread has ended")??;
-                warn_unless(answered);
+                let served = ended.recv().await.context("a connection thread has ended")??;
+                clients.extend(partings(served));
             }
-            anyhow::Ok(())
+            anyhow::Ok(clients)
         };
-        let ((), ended) = tokio::join!(dispatcher.run(listener, shutdown), all_ended);
-        ended?;
+        let (mut partings, clients) = tokio::join!(dispatcher.run(listener, shutdown), all_ended);
+        partings.extend(clients?);
         for thread in threads {
             assert!(thread.join().is_ok(), "a thread that has sent its result has not panicked");
         }
-        Ok(())
+        Ok(partings)
     }
 }
 
-/// Logs a warning if a shutdown did not wait for all replies.
-pub(crate) fn warn_unless(answered: bool) {
+/// What is left of a server. Logs a warning if its shutdown did not wait for all replies.
+pub(crate) fn partings(Served { answered, partings }: Served) -> Vec<Parting> {
     if !answered {
         tracing::warn!("some requests were not answered in time");
     }
+    partings
 }
 
-/// Runs a connection thread. Returns whether all its clients' requests were answered.
+/// Runs a connection thread. Returns what is left of its clients.
 fn run(
     thread: usize,
     options: Options,
     calls: Arc<Queue<Call>>,
     queue: Arc<Queue<Message>>,
     incoming: Incoming,
-) -> Result<bool> {
+) -> Result<Served> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let Options { info, size, limits, tls, rates, kept, busy_poll, recorder } = options;
     let remote = Rc::new(Remote {

@@ -9,15 +9,18 @@ pub(crate) mod socket;
 pub(crate) mod spares;
 mod status;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 use uraid_io::engine::CacheMode;
 use uraid_layout::{Bytes, MemberSet};
+use uraid_nbd::{Ending, Parting};
 
 use crate::clients::Clients;
 use crate::condition::Condition;
@@ -27,18 +30,21 @@ use crate::logging;
 use crate::metrics;
 use crate::orders::Inbox;
 use crate::patience::Patience;
-use crate::protocol::{Answer, Limits, Lost, Metrics, Recording, Request, Stopped};
+use crate::protocol::{Answer, HandedOver, Limits, Lost, Metrics, Recording, Request, Stopped};
 use crate::reactor::grow;
 use crate::reactor::members::Members;
 use crate::reactor::snapshot::Snapshot;
 use crate::reactor::{Reactor, deleted};
+use crate::takeover;
 use crate::text;
 use changes::Changes;
 use scrubs::Scrubs;
 use spares::Spares;
 
-/// How long the final replies may take, to the peers that wait for the array's end.
+/// How long the final replies may take, to the peers that wait for the array's end; and where the last one hands over
+/// what is left.
 const FAREWELL: Duration = Duration::from_secs(1);
+const HANDING_OVER: Duration = Duration::from_secs(30);
 
 /// State that the control socket acts on.
 pub(crate) struct Control<D> {
@@ -47,12 +53,21 @@ pub(crate) struct Control<D> {
     clients: Clients,
     started: Instant,
     stop: Notify,
+    /// How the server ends if an administrator asks for that.
+    ending: Cell<Ending>,
+    /// Why no other process may go on with clients and sockets, if that is so.
+    stays: Option<&'static str>,
+    /// What is left for another process.
+    partings: RefCell<Vec<Parting>>,
     changes: Changes<D>,
     scrubs: Rc<Scrubs<D>>,
     limits: Cell<Limits>,
     /// The result of closing the array.
-    ended: watch::Sender<Option<Result<Vec<Lost>, String>>>,
+    ended: watch::Sender<Option<Stop>>,
 }
+
+/// How an array was stopped: the members that failed meanwhile, or why it could not be closed.
+type Stop = Result<Vec<Lost>, String>;
 
 /// An array was not stopped, and goes on.
 #[derive(Debug, thiserror::Error)]
@@ -70,8 +85,8 @@ pub(crate) struct Parts<D> {
 }
 
 impl<D: LiveDisk> Control<D> {
-    /// Controls an array of these parts.
-    pub(crate) fn new(parts: &Parts<D>) -> Self {
+    /// Controls an array of these parts, of which nothing may go to another process if a reason is given.
+    pub(crate) fn new(parts: &Parts<D>, stays: Option<&'static str>) -> Self {
         let Parts { description, reactor, clients, members, spares, scrubs } = parts;
         let (ended, _) = watch::channel(None);
         Self {
@@ -80,6 +95,9 @@ impl<D: LiveDisk> Control<D> {
             clients: clients.clone(),
             started: Instant::now(),
             stop: Notify::new(),
+            ending: Cell::new(Ending::Close),
+            stays,
+            partings: RefCell::default(),
             changes: Changes {
                 description: Rc::clone(description),
                 reactor: Rc::clone(reactor),
@@ -152,19 +170,23 @@ impl<D: LiveDisk> Control<D> {
         }
     }
 
-    /// Waits until an administrator stops the array.
-    pub(crate) async fn stopped(&self) {
+    /// Waits until an administrator stops the array. Returns how the server is to end.
+    pub(crate) async fn stopped(&self) -> Ending {
         self.stop.notified().await;
+        self.ending.get()
     }
 
-    /// Tells the waiting peers how the array was stopped. `lost` are the members that failed meanwhile.
-    pub(crate) async fn end(&self, result: &Result<()>, lost: MemberSet) {
+    /// Tells the waiting peers how the array was stopped, and sends `partings` to who waits for them. `lost` are the
+    /// members that failed meanwhile.
+    pub(crate) async fn end(&self, result: &Result<()>, lost: MemberSet, partings: Vec<Parting>) {
         let path = |slot| self.description.path(slot).map(|path| path.display().to_string());
         let lost = || lost.iter().map(|slot| Lost { slot: slot.0, path: path(slot) }).collect();
         let said = result.as_ref().map(|()| lost()).map_err(text::chain);
+        let time_max = if partings.is_empty() { FAREWELL } else { HANDING_OVER };
+        self.partings.replace(partings);
         self.ended.send_replace(Some(said));
         // A peer that does not read its reply must not delay the server.
-        let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;
+        let _ = tokio::time::timeout(time_max, self.ended.closed()).await;
     }
 
     /// Executes requests from within the process, each in a task of its own. Runs as long as anybody may send any.
@@ -195,12 +217,11 @@ impl<D: LiveDisk> Control<D> {
                 if !force {
                     self.check_stop().await.map_err(|error| StopRefused(text::chain(&error)))?;
                 }
-                self.stop.notify_one();
                 let mut ended = self.ended.subscribe();
-                let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
-                let lost = said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
+                let lost = self.stop(Ending::Close, &mut ended).await?;
                 Ok(Answer::Stopped(Stopped { lost }))
             }
+            Request::HandOver {} => bail!("clients and sockets can be handed over on the control socket only"),
             Request::Fail { member } => self.changes.fail(&member).await.map(|()| Answer::Done {}),
             Request::Remove { member } => self.changes.remove(&member).await.map(|()| Answer::Done {}),
             Request::Add { path, force, log_device: true, size_bytes } => {
@@ -241,6 +262,36 @@ impl<D: LiveDisk> Control<D> {
                 Snapshot::take(&self.reactor).await?;
                 Ok(Answer::Set { key, value })
             }
+        }
+    }
+
+    /// Stops the array. Returns the members that failed meanwhile. Its end waits as long as `ended` exists.
+    async fn stop(&self, ending: Ending, ended: &mut watch::Receiver<Option<Stop>>) -> Result<Vec<Lost>> {
+        self.ending.set(ending);
+        self.stop.notify_one();
+        let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
+        said.expect("that is what was waited for").map_err(anyhow::Error::msg)
+    }
+
+    /// Stops the array, and hands its clients and sockets over to the peer. Returns why not, if nothing was sent.
+    ///
+    /// # Errors
+    /// If the peer does not take what it is sent; that is lost then.
+    async fn hand_over(&self, stream: &UnixStream) -> io::Result<Result<()>> {
+        if let Some(reason) = self.stays {
+            return Ok(Err(anyhow!("{reason}")));
+        }
+        if let Err(error) = self.check_stop().await {
+            return Ok(Err(error));
+        }
+        let mut ended = self.ended.subscribe();
+        match self.stop(Ending::HandOver, &mut ended).await {
+            Ok(lost) => {
+                let partings = self.partings.take();
+                tracing::info!(partings = partings.len(), "clients and sockets go to another process");
+                takeover::send(stream, HandedOver { partings: partings.len(), lost }, partings).await.map(Ok)
+            }
+            Err(error) => Ok(Err(error)),
         }
     }
 

@@ -43,6 +43,7 @@ pub mod spare;
 mod spin;
 pub mod sweeps;
 pub mod systemd;
+pub mod takeover;
 pub mod text;
 mod turns;
 

@@ -39,6 +39,9 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
     },
+    /// Stop, and hand clients and sockets over to whoever asks: [`HandedOver`], then one of them after the other, as
+    /// [`takeover`](crate::takeover) says. On the control socket only. Refused like a stop.
+    HandOver {},
     /// Change a setting until the server ends.
     Set { key: String, value: String },
     /// Fail a member, named by its slot, path or UUID, or a log device, by its path or UUID. Answered when that is on
@@ -144,6 +147,7 @@ pub(crate) enum Answer {
     LogAdded(LogAdded),
     Grown(Grown),
     Stopped(Stopped),
+    HandedOver(HandedOver),
     Recording(Recording),
     Recorded(Recorded),
     Done {},
@@ -177,6 +181,15 @@ pub struct Metrics {
 /// The array was stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stopped {
+    /// Members that failed meanwhile.
+    pub lost: Vec<Lost>,
+}
+
+/// The array was stopped, and what is left of the server follows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HandedOver {
+    /// How many clients and sockets follow.
+    pub partings: usize,
     /// Members that failed meanwhile.
     pub lost: Vec<Lost>,
 }

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::{Endpoint, ExportInfo, Listener, RateLimits, Rates, Scheme, Tls, UnixSocket};
+use uraid_nbd::{Ending, Endpoint, ExportInfo, Listener, RateLimits, Rates, Scheme, Tls, UnixSocket};
 
 use crate::captive::{self, Captive};
 use crate::clients::Clients;
@@ -161,7 +161,8 @@ pub async fn serve<D: LiveDisk>(
         members,
     };
     let Parts { description, reactor, members, scrubs, .. } = &parts;
-    let control = Rc::new(Control::new(&parts));
+    let stays = stays(options.run.is_some(), options.inbox.is_some());
+    let control = Rc::new(Control::new(&parts, stays));
     control.limit_background(options.rebuild_limit, options.scrub_limit, options.reshape_limit);
     let (door, registration) = listen_to_administrators(&control, socket, options.inbox);
     let metrics = exporter.as_ref().map(Exporter::url);
@@ -181,11 +182,11 @@ pub async fn serve<D: LiveDisk>(
     let captive = options.run.map(|command| Captive::start(&command, &variables)).transpose()?;
     let known = Cell::new(MemberSet::EMPTY);
     let stop = async {
-        tokio::select! {
-            () = control.stopped() => {}
-            () = stops.heard() => {}
-            () = Captive::any_ended(captive.as_ref()) => {}
-        }
+        let ending = tokio::select! {
+            ending = control.stopped() => ending,
+            () = stops.heard() => Ending::Close,
+            () = Captive::any_ended(captive.as_ref()) => Ending::Close,
+        };
         notifier.stopping();
         captive.iter().for_each(Captive::end);
         known.set(reactor.vacancies());
@@ -193,10 +194,14 @@ pub async fn serve<D: LiveDisk>(
         deleted::give_up(reactor, members).await;
         spawn_local(say_what_stops(Rc::clone(reactor)));
         Box::pin(scrubs.end()).await;
+        ending
     };
     let served = service.serve(listener, stop).await;
-    let closed = served
-        .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
+    let closed = served.and_then(|partings| {
+        reactor.close().context("the members could not be marked clean; the next start checks them")?;
+        Ok(partings)
+    });
+    let (closed, partings) = closed.map_or_else(|error| (Err(error), Vec::new()), |partings| (Ok(()), partings));
     let lost = reactor.vacancies().minus(known.get());
     reactor.finish_disowning().await;
     // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
@@ -204,12 +209,20 @@ pub async fn serve<D: LiveDisk>(
     reactor.release();
     end(exporting).await;
     door.close().await;
-    control.end(&closed, lost).await;
+    control.end(&closed, lost, partings).await;
     if let Some(watcher) = reactor.watcher() {
         watcher.end(stops.heard()).await;
     }
     drop((summing, registration));
     closed.and(Captive::finish(captive, stops.heard()).await)
+}
+
+/// Why no other process can go on with clients and sockets of an array with a command, or among several.
+fn stays(has_command: bool, has_others: bool) -> Option<&'static str> {
+    if has_command {
+        return Some("the server has a command, with which it ends: no other can take over from it");
+    }
+    has_others.then_some("the server serves several arrays, and no other can take over one of them: restart it")
 }
 
 /// Begins to answer administrators, and lets commands find their socket as long as the registration exists.

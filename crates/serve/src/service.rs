@@ -6,9 +6,9 @@ use std::sync::Arc;
 use anyhow::Result;
 use uraid_io::array::Array;
 use uraid_layout::Bytes;
-use uraid_nbd::{Connections, ExportInfo, Listener, Rates, Server, Tls};
+use uraid_nbd::{Connections, Ending, ExportInfo, Listener, Parting, Rates, Server, Tls};
 
-use crate::connections::{self, ConnectionThreads, warn_unless};
+use crate::connections::{self, ConnectionThreads, partings};
 use crate::disk::LiveDisk;
 use crate::export_size::ExportSize;
 use crate::reactor::{KEPT, Reactor, Settings};
@@ -63,23 +63,24 @@ impl<D: LiveDisk> Service<D> {
         }
     }
 
-    /// Serves until `shutdown` completes.
-    pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
+    /// Serves until `shutdown` says how to end. Returns what goes to another process.
+    pub(crate) async fn serve(
+        self,
+        listener: Listener,
+        shutdown: impl Future<Output = Ending>,
+    ) -> Result<Vec<Parting>> {
         let mut ring = self.parts().0.spawn();
         let served = async {
             match self {
-                Self::Alone(_, server) => {
-                    warn_unless(server.serve(listener, shutdown).await);
-                    Ok(())
-                }
+                Self::Alone(_, server) => Ok(partings(server.serve_until(listener, shutdown).await)),
                 Self::Beside(_, threads) => threads.serve(listener, shutdown).await,
             }
         };
-        tokio::select! {
+        let partings = tokio::select! {
             served = served => served?,
-            broken = &mut ring => return broken?,
-        }
+            broken = &mut ring => return broken?.map(|()| Vec::new()),
+        };
         ring.abort();
-        Ok(())
+        Ok(partings)
     }
 }

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
-use uraid_nbd::{Endpoint, Listener, SharedExports, UnixSocket};
+use uraid_nbd::{Endpoint, Listener, Parting, SharedExports, UnixSocket};
 use uraid_serve::server::{Offer, Sockets};
 use uraid_serve::systemd;
 
 use super::args::{ServeArgs, WatchArgs};
 use super::listen::EndpointArgs;
+use super::takeover;
 use crate::misuse::Misuse;
 
 /// A directory for the socket of a server that nobody but its own command is to find, if one is needed. It goes when
@@ -49,11 +50,20 @@ pub(super) fn ensure_sockets(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Opens the sockets that the arguments ask for. `private` is where one is made for `--run` alone.
-pub(super) fn sockets(args: &ServeArgs, addresses: &[Vec<SocketAddr>], private: &PrivateDirectory) -> Result<Sockets> {
+/// Opens the sockets that the arguments ask for, but for those that were taken over with the clients of another server.
+/// `private` is where one is made for `--run` alone.
+pub(super) fn sockets(
+    args: &ServeArgs,
+    addresses: &[Vec<SocketAddr>],
+    taken: Vec<Parting>,
+    private: &PrivateDirectory,
+) -> Result<Sockets> {
     let ServeArgs { endpoint, members, run, .. } = args;
     let listener = match inherited(endpoint, addresses)? {
-        Some(listener) => listener,
+        Some(listener) => listener.and(Listener::take_over(taken)?.without(|_| true)),
+        None if !taken.is_empty() => {
+            admit(takeover::complete(taken, unix_socket(endpoint, members).as_deref(), addresses)?, endpoint)?
+        }
         None => listener(endpoint, addresses, || match run {
             Some(_) if endpoint.socket.is_none() && addresses.is_empty() => private.socket().map(Some),
             _ => Ok(unix_socket(endpoint, members)),
@@ -147,7 +157,7 @@ fn handed_over(sockets: Vec<OwnedFd>, endpoint: &EndpointArgs, addresses: &[Vec<
 }
 
 /// The Unix socket that is asked for: with TCP addresses alone there is none.
-fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> {
+pub(super) fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> {
     let default = || endpoint.listen.is_empty().then(|| default_socket(members));
     endpoint.socket.clone().or_else(default)
 }

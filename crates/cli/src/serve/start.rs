@@ -67,6 +67,18 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     Ok(Started { array, spares })
 }
 
+/// Looks at the members without opening the array, which a server may have open.
+///
+/// # Errors
+/// If a start would fail, as far as that can be told.
+pub(super) fn rehearse(args: &ServeArgs) -> Result<()> {
+    let most = args.patience.write_deadline.0;
+    let members = members(look(&args.members, &mut Patience::new(most, || {}))?, wanted(args).as_ref())?;
+    ensure_needed(&members, args.degraded)?;
+    let mut wrong = members.into_iter().filter_map(|look| look.found.err());
+    wrong.next().filter(|_| !args.degraded).map_or(Ok(()), |error| Err(error.into()))
+}
+
 /// Asks the service manager periodically for more time.
 fn extend(notifier: &Rc<Notifier>) -> impl FnMut() + Clone + 'static {
     let (notifier, mut ticks) = (Rc::clone(notifier), 0_u32);

@@ -52,6 +52,16 @@ impl<S: Portable> Client<S> {
     }
 }
 
+impl<S: Stream> Attached<S> {
+    /// What the client's handshake has settled.
+    pub(super) fn session(&self) -> &Session {
+        match self {
+            Self::Plain(client) => &client.session,
+            Self::Encrypted(client) => &client.session,
+        }
+    }
+}
+
 impl<S: Portable> Attached<S> {
     /// Takes the client off this thread's event loop.
     ///

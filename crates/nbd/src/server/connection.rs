@@ -17,6 +17,7 @@ use super::{
     idle::Idle,
     negotiation::{failed, negotiate, say_goodbye},
     outbox::Outbox,
+    parting::Parting,
     permits::Permit,
     rates::Pacer,
     receive::ReceiveBuffer,
@@ -24,7 +25,7 @@ use super::{
 };
 use crate::{
     Command, Error, Export, NbdError, Span,
-    transmission::{Decoder, Echo, Received, Request},
+    transmission::{Decoder, Echo, Received, Request, Session},
 };
 
 /// Reads of one turn before everyone else gets theirs: one for what there was, one for what has come meanwhile.
@@ -35,10 +36,12 @@ const READS_PER_TURN: u32 = 2;
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
 /// Whether the server shuts down, and how far that has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stopping {
     /// It serves.
     No,
+    /// New requests are left for another process, to which the client goes.
+    Parting,
     /// New requests are refused.
     Refusing,
     /// Nothing more is read.
@@ -52,7 +55,7 @@ pub(super) async fn serve_connection<S, E>(
     common: Common<E>,
     mut draining: watch::Receiver<Stopping>,
     permit: Permit,
-) -> Result<(), Error>
+) -> Result<Option<Parting>, Error>
 where
     S: Stream,
     E: Export,
@@ -63,11 +66,12 @@ where
     let negotiated = tokio::select! {
         negotiated = negotiation => negotiated.map_err(|_| Error::HandshakeTimeout { limit })??,
         () = permit.evicted() => None,
-        _ = draining.wait_for(|stopping| *stopping > Stopping::No) => None,
+        // Who shakes hands may go on with that, and goes elsewhere afterwards.
+        _ = draining.wait_for(|stopping| *stopping > Stopping::Parting) => None,
     };
     match negotiated {
         Some((_, client)) => serve_client(client, common, draining, permit).await,
-        None => Ok(()),
+        None => Ok(None),
     }
 }
 
@@ -77,12 +81,15 @@ pub(super) async fn take_over<S, E>(
     common: Common<E>,
     draining: watch::Receiver<Stopping>,
     permit: Permit,
-) -> Result<(), Error>
+) -> Result<Option<Parting>, Error>
 where
     S: Portable,
     E: Export,
 {
     let client = client.attach().map_err(failed("taking the client over"))?;
+    if !client.session().fits(&common.export.info()) {
+        return Err(Error::ExportChanged);
+    }
     serve_client(client, common, draining, permit).await
 }
 
@@ -91,36 +98,44 @@ async fn serve_client<S, E>(
     common: Common<E>,
     draining: watch::Receiver<Stopping>,
     permit: Permit,
-) -> Result<(), Error>
+) -> Result<Option<Parting>, Error>
 where
     S: Stream,
     E: Export,
 {
     match client {
-        _ if !permit.keep() => Ok(()),
+        _ if !permit.keep() => Ok(None),
         Attached::Plain(client) => serve(client, common, draining, &permit).await,
         Attached::Encrypted(client) => serve(*client, common, draining, &permit).await,
     }
 }
 
-/// Serves the client's requests until either side is done, and nothing of them is under way that changes anything.
+/// Serves the client's requests until either side is done, and nothing of them is under way that changes anything; or
+/// until the client goes to another process, and nothing of it is under way at all.
 async fn serve<S: Stream, E: Export>(
     client: Client<S>,
     common: Common<E>,
     mut draining: watch::Receiver<Stopping>,
     permit: &Permit,
-) -> Result<(), Error> {
+) -> Result<Option<Parting>, Error> {
     let Client { stream, mut received, session } = client;
     let Common { export, limits, budget, rates, .. } = common;
     received.enlarge()?;
     tokio::select! {
         () = permit.fence(|| stream.is_closed(), limits.stuck_timeout) => {}
-        _ = draining.wait_for(|stopping| *stopping > Stopping::No) => return Ok(()),
+        stopping = stopping_further(&mut draining, Stopping::No) => {
+            return if stopping == Stopping::Parting && S::MAY_PART {
+                part(&stream, &session, &received).map(Some)
+            } else {
+                Ok(None)
+            };
+        }
     }
     let mut connection = Connection {
         stream,
         export,
         outbox: Outbox::new(session, limits, budget),
+        session,
         decoder: Decoder::new(session),
         received,
         stage: Stage::Header,
@@ -145,11 +160,25 @@ async fn serve<S: Stream, E: Export>(
             stopping = stopping_further(&mut draining, stopping) => connection.stop(stopping),
         }
     };
-    say_goodbye(&mut connection.stream).await;
+    let parting = match &ended {
+        Ok(()) if connection.may_part() => {
+            Some(part(&connection.stream, &connection.session, &connection.received)?)
+        }
+        _ => {
+            say_goodbye(&mut connection.stream).await;
+            None
+        }
+    };
     drop(connection);
     permit.answer(true);
     outbox.settled().await;
-    ended
+    ended.map(|()| parting)
+}
+
+/// Has a client go to another process.
+fn part(stream: &impl Stream, session: &Session, received: &ReceiveBuffer) -> Result<Parting, Error> {
+    let stream = stream.for_another_process().map_err(failed("handing the client over"))?;
+    Ok(Parting::of_client(stream, session, received.unread()))
 }
 
 /// Waits until the shutdown has come further than that.
@@ -165,6 +194,7 @@ struct Connection<S, E: Export> {
     stream: S,
     export: Rc<E>,
     outbox: Rc<Outbox<E::Buffer>>,
+    session: Session,
     decoder: Decoder,
     received: ReceiveBuffer,
     stage: Stage<E::Buffer>,
@@ -233,7 +263,8 @@ impl<S: Stream, E: Export> Connection<S, E> {
                 Ok(false) => {}
                 Err(error) => break Poll::Ready(Err(error)),
             }
-            if matches!(self.stage, Stage::Closing) && self.outbox.is_idle() && sent.is_ready() {
+            let is_past_all = matches!(self.stage, Stage::Closing) || self.may_part();
+            if is_past_all && self.outbox.is_idle() && sent.is_ready() {
                 break Poll::Ready(Ok(ControlFlow::Break(())));
             }
             if reads == READS_PER_TURN {
@@ -255,10 +286,22 @@ impl<S: Stream, E: Export> Connection<S, E> {
         (matches!(self.stage, Stage::Header) && self.outbox.is_idle()).then_some(self.requests)
     }
 
+    /// Whether the client goes to another process, and stands at a request.
+    fn may_part(&self) -> bool {
+        self.stopping == Stopping::Parting && matches!(self.stage, Stage::Header) && !self.decoder.is_skipping()
+    }
+
     /// Starts no more requests. One that waits, or whose data are still on their way, was never started: it gets no
-    /// reply, or that the server shuts down, as those do that come from now on.
+    /// reply, or that the server shuts down, as those do that come from now on. Where the client goes to another
+    /// process such a request goes on, and those after it are left as they are.
     fn stop(&mut self, stopping: Stopping) {
-        self.stopping = stopping;
+        self.stopping = match stopping {
+            Stopping::Parting if !S::MAY_PART => Stopping::Closing,
+            stopping => stopping,
+        };
+        if self.stopping == Stopping::Parting {
+            return;
+        }
         self.outbox.stop_waiting();
         let refuses = stopping == Stopping::Refusing;
         self.stage = match mem::replace(&mut self.stage, Stage::Closing) {
@@ -351,6 +394,9 @@ impl<S: Stream, E: Export> Connection<S, E> {
 
     /// What to do with the next request, if it has arrived.
     fn next_request(&mut self) -> Result<Option<Stage<E::Buffer>>, Error> {
+        if self.may_part() {
+            return Ok(None);
+        }
         let mut unread = self.received.unread();
         let next = self.decoder.next(&mut unread);
         let consumed = self.received.unread().len() - unread.len();
@@ -358,7 +404,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
         let Some(next) = next? else { return Ok(None) };
         self.requests += 1;
         Ok(Some(match next {
-            Received::Request(request) if self.stopping == Stopping::No => Stage::Paced(request),
+            Received::Request(request) if self.stopping <= Stopping::Parting => Stage::Paced(request),
             Received::Request(request) => self.refuse(&request),
             Received::Rejected { echo, error } => Stage::Refusal(echo, error),
             Received::Disconnect => Stage::Closing,
@@ -399,6 +445,9 @@ impl<S: Stream, E: Export> Connection<S, E> {
 
     /// Reads more, unless what was read before must wait for the budget.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.may_part() {
+            return Poll::Pending;
+        }
         let receiving = match &mut self.stage {
             Stage::Paced(_) | Stage::Unadmitted(_) | Stage::Refusal(..) | Stage::Closing => return Poll::Pending,
             Stage::Data(writing) if writing.missing_bytes() >= DIRECT_BYTES_MIN => {

@@ -5,8 +5,10 @@ use tokio::time::{Duration, sleep};
 use super::{
     Connections, Limits, Listener,
     listener::{Accepted, Arrival},
+    parting::Parting,
     permits::Permit,
     refusals::{Refusal, Refusals},
+    served::Ending,
 };
 
 /// How long to leave off accepting when the system is out of descriptors or memory.
@@ -24,6 +26,14 @@ pub(super) struct Door {
 impl Door {
     pub(super) fn new(listener: Listener, limits: Limits, open: Connections) -> Self {
         Self { listener, limits, open, refusals: Refusals::default() }
+    }
+
+    /// Ends: removes the listener's socket files, or returns the sockets for another process.
+    pub(super) fn close(self, ending: Ending) -> Vec<Parting> {
+        match ending {
+            Ending::Close => Vec::new(),
+            Ending::HandOver => self.listener.part(),
+        }
     }
 
     /// Waits for a client that may stay. Cancel safe.

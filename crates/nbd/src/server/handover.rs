@@ -4,7 +4,13 @@
 //! [`Limits::connections_max`] holds for all servers together. When the dispatcher ends, so do they, in the way of
 //! [`Server::serve`](super::Server::serve).
 
-use std::{future::Future, io, net::TcpStream as StdTcpStream, os::unix::net::UnixStream as StdUnixStream};
+use std::{
+    future::Future,
+    io,
+    net::TcpStream as StdTcpStream,
+    os::unix::net::UnixStream as StdUnixStream,
+    sync::{Arc, OnceLock},
+};
 
 use tokio::{
     net::{TcpStream, UnixStream},
@@ -17,7 +23,9 @@ use super::{
     door::Door,
     limits::Limits,
     listener::{Arrival, Listener},
+    parting::Parting,
     permits::{Connections, Permit},
+    served::Ending,
 };
 
 /// Hands connections out; see the module.
@@ -26,12 +34,15 @@ pub struct Dispatcher {
     queues: Vec<Sender<Handed>>,
     limits: Limits,
     open: Connections,
+    ending: Arc<OnceLock<Ending>>,
 }
 
 /// The connections of one server.
 #[derive(Debug)]
 pub struct Incoming {
     pub(super) queue: Receiver<Handed>,
+    /// How to end when there is nothing more in the queue.
+    pub(super) ending: Arc<OnceLock<Ending>>,
 }
 
 /// A connection between two threads' event loops.
@@ -55,12 +66,13 @@ impl Dispatcher {
     #[must_use]
     pub fn new(servers: usize, limits: Limits) -> (Self, Vec<Incoming>) {
         assert!(servers > 0, "connections are handed to somebody");
+        let ending = Arc::<OnceLock<Ending>>::default();
         // No more are on the way than there may be.
         let (queues, incoming) = (0..servers)
             .map(|_| channel(limits.connections_max.max(1)))
-            .map(|(sender, queue)| (sender, Incoming { queue }))
+            .map(|(sender, queue)| (sender, Incoming { queue, ending: Arc::clone(&ending) }))
             .unzip();
-        (Self { queues, limits, open: Connections::default() }, incoming)
+        (Self { queues, limits, open: Connections::default(), ending }, incoming)
     }
 
     /// The connections of all servers.
@@ -68,16 +80,22 @@ impl Dispatcher {
         self.open.clone()
     }
 
-    /// Accepts until `shutdown` is ready; removes the listener's socket file then.
-    pub async fn run(self, listener: Listener, shutdown: impl Future<Output = ()>) {
-        let Self { queues, limits, open } = self;
+    /// Accepts until `shutdown` says how to end; then removes the listener's socket files, or returns the sockets for
+    /// another process.
+    pub async fn run(self, listener: Listener, shutdown: impl Future<Output = Ending>) -> Vec<Parting> {
+        let Self { queues, limits, open, ending: told } = self;
         let mut door = Door::new(listener, limits, open);
         let mut shutdown = std::pin::pin!(shutdown);
-        for queue in queues.iter().cycle() {
+        let mut next = queues.iter().cycle();
+        loop {
             let (arrival, permit) = tokio::select! {
                 next = door.next() => next,
-                () = &mut shutdown => return,
+                ending = &mut shutdown => {
+                    told.set(ending).expect("it is said once");
+                    return door.close(ending);
+                }
             };
+            let queue = next.next().expect("connections are handed to somebody");
             match Detached::new(arrival) {
                 Ok(arrival) => {
                     if queue.try_send(Handed { arrival, permit }).is_err() {

@@ -2,7 +2,8 @@
 //! place among those that share some.
 
 use std::{
-    cell::Cell,
+    cell::{Cell, RefCell},
+    collections::VecDeque,
     future::poll_fn,
     io,
     net::{SocketAddr, TcpListener as StdTcpListener},
@@ -22,6 +23,7 @@ use super::{
     certificates::Fingerprint,
     client::InTransit,
     endpoint::Endpoint,
+    parting::{Arrived, Parting},
     peer::Peer,
     refusals::Refusal,
     shared::{Introduced, Place, SharedExports},
@@ -36,7 +38,7 @@ const SEND_BUFFER_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 pub struct Listener {
     sockets: Vec<Socket>,
-    /// Of each socket.
+    /// Of each socket but the clients of a server that has ended.
     endpoints: Vec<Endpoint>,
     /// Whose turn it is: a socket that always has a client must not keep out the others' clients.
     next: Cell<usize>,
@@ -49,6 +51,8 @@ enum Socket {
     Unix(UnixSocket),
     Tcp(TcpListener),
     Shared(Place),
+    /// Those of a server that has ended.
+    Clients(RefCell<VecDeque<Introduced>>),
 }
 
 /// A new connection.
@@ -142,6 +146,63 @@ impl Listener {
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
     }
 
+    /// Takes over sockets and clients of a server that has ended. Clients that are gone meanwhile are left out.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] if something else was handed over, or a socket can't be polled.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub fn take_over(partings: Vec<Parting>) -> Result<Self, Error> {
+        let failed = |source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source };
+        let (mut listeners, mut clients) = (Vec::new(), VecDeque::new());
+        for parting in partings {
+            let is_client = parting.is_client();
+            match parting.arrive() {
+                Ok(Arrived::Unix(socket, is_own)) => {
+                    listeners.push(Self::of_unix(UnixSocket::adopt(socket, is_own).map_err(failed)?));
+                }
+                Ok(Arrived::Tcp(socket)) => listeners.push(Self::of_tcp(vec![socket]).map_err(failed)?),
+                Ok(Arrived::Client(client)) => clients.push_back(client),
+                Err(error) if is_client => warn!(%error, "a client was not taken over"),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        let clients = Socket::Clients(RefCell::new(clients));
+        let clients = Self { sockets: vec![clients], endpoints: Vec::new(), next: Cell::new(0), guests: None };
+        Ok(listeners.into_iter().fold(clients, Self::and))
+    }
+
+    /// Leaves its sockets to another server, and with them those who wait there. Clients that came from elsewhere, and
+    /// were not accepted, are disconnected.
+    pub(super) fn part(mut self) -> Vec<Parting> {
+        let mut partings = Vec::new();
+        for socket in &mut self.sockets {
+            let left = match socket {
+                Socket::Unix(socket) => socket.leave().map(|(socket, is_own)| Parting::of_unix_socket(socket, is_own)),
+                Socket::Tcp(socket) => socket.as_fd().try_clone_to_owned().map(Parting::of_tcp_socket),
+                Socket::Shared(_) | Socket::Clients(_) => continue,
+            };
+            match left {
+                Ok(parting) => partings.push(parting),
+                Err(error) => warn!(%error, "a socket could not be handed over"),
+            }
+        }
+        partings
+    }
+
+    /// Without the sockets of these endpoints, which are closed.
+    #[must_use]
+    pub fn without(mut self, unwanted: impl Fn(&Endpoint) -> bool) -> Self {
+        let mut endpoints = self.endpoints.iter();
+        self.sockets.retain(|socket| match socket {
+            Socket::Clients(_) => true,
+            _ => !unwanted(endpoints.next().expect("each socket has an endpoint")),
+        });
+        self.endpoints.retain(|endpoint| !unwanted(endpoint));
+        self
+    }
+
     /// Offers an export among those that share listeners, and takes the clients that choose it. `info` says what they
     /// are told of it; with `clients`, those without one of these certificates do not learn of it.
     ///
@@ -217,6 +278,9 @@ impl Listener {
                 Socket::Unix(socket) => socket.poll_accept(context).map(|stream| self.local(stream?)),
                 Socket::Tcp(listener) => listener.poll_accept(context).map_ok(remote),
                 Socket::Shared(place) => place.poll_next(context).map(|client| Ok(introduced(client))),
+                Socket::Clients(clients) => {
+                    clients.borrow_mut().pop_front().map_or(Poll::Pending, |client| Poll::Ready(Ok(introduced(client))))
+                }
             };
             if accepted.is_ready() {
                 self.next.set((index + 1) % count);

@@ -21,6 +21,15 @@ pub(super) struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
+    /// The most that may be unread.
+    pub(super) const BYTES_MAX: usize = RECEIVE_BYTES;
+
+    /// One in which this is unread, as far as there can be so much.
+    pub(super) fn of(unread: &[u8]) -> Option<Self> {
+        let is_small = unread.len() <= Self::BYTES_MAX;
+        is_small.then(|| Self { bytes: unread.to_vec(), start: 0, end: unread.len() })
+    }
+
     /// A small one: a client that is silent costs little.
     pub(super) fn for_handshake() -> Self {
         Self { bytes: vec![0; HANDSHAKE_BYTES], start: 0, end: 0 }

@@ -7,7 +7,10 @@ use std::{
     fs,
     future::poll_fn,
     io,
-    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::{fs::MetadataExt as _, net::UnixListener as StdUnixListener},
+    },
     path::{Path, PathBuf, absolute},
     task::{Context, Poll},
     time::Duration,
@@ -95,12 +98,36 @@ impl UnixSocket {
     /// If called outside of a tokio runtime.
     pub fn inherit(socket: OwnedFd) -> Result<Self, Error> {
         let listen = || {
-            let listener = std::os::unix::net::UnixListener::from(socket);
+            let listener = StdUnixListener::from(socket);
             listener.set_nonblocking(true)?;
             let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf).unwrap_or_default();
             Ok(Self { listener: UnixListener::from_std(listener)?, path, identity: None })
         };
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
+    }
+
+    /// Takes over a socket that another server had, and with it the file if that was the server's own.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub(super) fn adopt(listener: StdUnixListener, is_own: bool) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf).unwrap_or_default();
+        // A file that has gone, or that another socket has now, is not this server's to remove.
+        let identity = FileIdentity::of(&path).ok().filter(|_| is_own);
+        Ok(Self { listener: UnixListener::from_std(listener)?, path, identity })
+    }
+
+    /// Leaves the socket to another server, and with it the file; also returns whether that was this server's own.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn leave(&mut self) -> io::Result<(OwnedFd, bool)> {
+        let left = self.listener.as_fd().try_clone_to_owned()?;
+        Ok((left, self.identity.take().is_some()))
     }
 
     /// Lets every user connect, if this process has made the socket: who is served is decided elsewhere.

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     task::{Context, Poll, ready},
 };
 
@@ -24,6 +24,17 @@ pub(super) trait Stream: AsyncWrite + Unpin {
 
     /// Whether the client has closed its side, whatever is still to be received.
     fn is_closed(&self) -> bool;
+
+    /// Whether another process may go on with it.
+    const MAY_PART: bool = false;
+
+    /// Another descriptor of it, for another process.
+    ///
+    /// # Errors
+    /// The system's, and if no other process may have one.
+    fn for_another_process(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Tells the client that nothing more comes, where the stream has words for that, as far as the socket takes it at
     /// once.
@@ -70,6 +81,12 @@ impl Portable for TcpStream {
 }
 
 impl Stream for UnixStream {
+    const MAY_PART: bool = true;
+
+    fn for_another_process(&self) -> io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
+
     fn poll_receive(&mut self, cx: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.poll_read_ready(cx))?;
@@ -85,6 +102,12 @@ impl Stream for UnixStream {
 }
 
 impl Stream for TcpStream {
+    const MAY_PART: bool = true;
+
+    fn for_another_process(&self) -> io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
+
     fn poll_receive(&mut self, cx: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>> {
         loop {
             ready!(self.poll_read_ready(cx))?;

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use uraid_nbd::{Dispatcher, Incoming, Limits, Listener, Server};
+use uraid_nbd::{Dispatcher, Ending, Incoming, Limits, Listener, Server};
 
 use crate::{
     memory::{Counts, Finish, Memory, info},
@@ -29,7 +29,7 @@ fn serve(incoming: Incoming, counts: Arc<Counts>) -> bool {
     let (submits, _submitted) = mpsc::channel();
     let memory = Rc::new(Memory::new(info(), Finish::AtOnce, counts, submits));
     let server = Server::new(memory, Limits::default(), None).unwrap();
-    tokio::task::LocalSet::new().block_on(&runtime, server.serve_incoming(incoming))
+    tokio::task::LocalSet::new().block_on(&runtime, server.serve_incoming(incoming)).answered
 }
 
 #[test]
@@ -54,7 +54,11 @@ fn connections_go_to_the_servers_in_turn_within_one_limit_until_the_dispatcher_s
             runtime.block_on(async {
                 let listener = Listener::unix(&socket).unwrap();
                 started.send(()).unwrap();
-                dispatcher.run(listener, async { stopped.await.unwrap() }).await;
+                let stopped = async {
+                    stopped.await.unwrap();
+                    Ending::Close
+                };
+                dispatcher.run(listener, stopped).await;
             });
         })
     };

@@ -12,4 +12,5 @@ mod requests;
 mod shutdown;
 mod sockets;
 mod support;
+mod takeover;
 mod tls;

@@ -107,7 +107,7 @@ impl TestServer {
 
     /// A client in the transmission phase, with extended headers and `base:allocation`.
     pub(crate) fn extended_client(&self) -> Client {
-        Client::shake_hands(self.connect(), Some(EXTENDED_HEADERS)).expect("the server takes the connection")
+        Client::extended_handshake(self.connect())
     }
 }
 
@@ -199,6 +199,11 @@ fn beginning(magic: &[u8; 4], flags: u16, kind: u16, cookie: u64, offset_bytes: 
 impl Client {
     pub(crate) fn handshake(stream: UnixStream, structured: bool) -> Self {
         Self::try_handshake(stream, structured).expect("the server takes the connection")
+    }
+
+    /// With extended headers.
+    pub(crate) fn extended_handshake(stream: UnixStream) -> Self {
+        Self::shake_hands(stream, Some(EXTENDED_HEADERS)).expect("the server takes the connection")
     }
 
     /// `None` if the connection was closed at once.

@@ -18,7 +18,7 @@ use crate::disk::LiveDisk;
 use crate::protocol::{Answer, LINE_BYTES_MAX, Request};
 use crate::turns;
 
-type Response = crate::protocol::Response<Answer>;
+pub(crate) type Response = crate::protocol::Response<Answer>;
 
 /// Maximum number of connections. Another one replaces the one that has been idle longest.
 const CONNECTIONS_MAX: usize = 16;
@@ -155,6 +155,12 @@ async fn converse<D: LiveDisk>(
         let Some(text) = timeout(LINE_TIME_MAX, read_line(stream, &mut unread)).await?? else { return Ok(()) };
         idle.set(None);
         let (response, goes_on) = match text {
+            Ok(text) if matches!(Request::parse(&text), Ok(Request::HandOver {})) => {
+                match Box::pin(control.hand_over(stream)).await? {
+                    Ok(()) => return Ok(()),
+                    Err(error) => (Response::Error(crate::text::chain(&error)), true),
+                }
+            }
             Ok(text) => match turns::unless_left(Box::pin(answer(control, &text)), left(stream)).await {
                 Some(answer) => (answer, true),
                 None => return Ok(()),
@@ -206,7 +212,7 @@ async fn read_line(stream: &UnixStream, unread: &mut Vec<u8>) -> io::Result<Opti
     }
 }
 
-async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+pub(crate) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         stream.writable().await?;
         match stream.try_write(bytes) {
@@ -231,7 +237,7 @@ async fn answer<D: LiveDisk>(control: &Control<D>, text: &[u8]) -> Response {
     }
 }
 
-fn line(response: &Response) -> Vec<u8> {
+pub(crate) fn line(response: &Response) -> Vec<u8> {
     let mut text = serde_json::to_vec(response).expect("a response has no keys that JSON can't have");
     text.push(b'\n');
     text

@@ -1,0 +1,251 @@
+//! A server that another one takes over from: clients go on, and nothing that they have asked for is lost.
+
+use std::{
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::mpsc,
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use tempfile::TempDir;
+use tokio::sync::mpsc as control;
+use uraid_nbd::{Dispatcher, Ending, ExportInfo, Limits, Listener, Parting, Served, Server};
+
+use crate::{
+    memory::{Finish, Memory, SIZE_BYTES, info},
+    support::{Client, GREETING, Reply, assert_closed, extended_request, request},
+};
+
+const WRITE: u16 = 1;
+const FLUSH: u16 = 3;
+const CACHE: u16 = 5;
+
+enum Order {
+    End(Ending),
+    Release,
+}
+
+/// A server on a thread of its own.
+struct Running {
+    orders: control::UnboundedSender<Order>,
+    submitted: mpsc::Receiver<()>,
+    thread: JoinHandle<Served>,
+}
+
+impl Running {
+    fn start(info: ExportInfo, finish: Finish, listener: impl FnOnce() -> Listener + Send + 'static) -> Self {
+        let (orders, mut ordered) = control::unbounded_channel();
+        let (submits, submitted) = mpsc::channel();
+        let (started, is_started) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let memory = Rc::new(Memory::new(info, finish, std::sync::Arc::default(), submits));
+            tokio::task::LocalSet::new().block_on(&runtime, async {
+                let server = Server::new(Rc::clone(&memory), Limits::default(), None).unwrap();
+                let listener = listener();
+                started.send(()).unwrap();
+                let (end, ended) = tokio::sync::oneshot::channel();
+                let obeyed = async {
+                    let mut end = Some(end);
+                    while let Some(order) = ordered.recv().await {
+                        match order {
+                            Order::End(how) => end.take().unwrap().send(how).unwrap(),
+                            Order::Release => memory.release(),
+                        }
+                    }
+                    std::future::pending::<()>().await;
+                };
+                tokio::select! {
+                    served = server.serve_until(listener, async { ended.await.unwrap() }) => served,
+                    () = obeyed => unreachable!(),
+                }
+            })
+        });
+        is_started.recv().unwrap();
+        Self { orders, submitted, thread }
+    }
+
+    /// One that holds what it is asked for until it is told to release it, and its socket.
+    fn first() -> (Self, TempDir, PathBuf) {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("nbd.sock");
+        let path = socket.clone();
+        (Self::start(info(), Finish::OnRelease, move || Listener::unix(&path).unwrap()), directory, socket)
+    }
+
+    /// One that goes on with these.
+    fn successor(partings: Vec<Parting>) -> Self {
+        Self::start(info(), Finish::AtOnce, || Listener::take_over(partings).unwrap())
+    }
+
+    fn order(&self, order: Order) {
+        self.orders.send(order).unwrap();
+    }
+
+    fn served(self) -> Served {
+        self.thread.join().unwrap()
+    }
+
+    /// What is left of it, and how many of that are clients.
+    fn partings(self) -> (Vec<Parting>, usize) {
+        let Served { answered, partings } = self.served();
+        assert!(answered, "what was begun is answered");
+        let clients = partings.iter().filter(|parting| parting.is_client()).count();
+        (partings, clients)
+    }
+
+    fn close(self) {
+        self.order(Order::End(Ending::Close));
+        let Served { answered, partings } = self.served();
+        assert!(answered && partings.is_empty());
+    }
+}
+
+fn connect(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).unwrap();
+    // Only so that a failing test ends.
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+}
+
+#[test]
+fn what_was_begun_is_answered_here_and_what_follows_elsewhere() {
+    let (first, _directory, socket) = Running::first();
+    let mut client = Client::handshake(connect(&socket), true);
+    let (begun, next) = (request(0, FLUSH, 1, 0, 0), request(0, CACHE, 2, 512, 512));
+    client.send(&[&begun[..], &next[..10]].concat());
+    first.submitted.recv().unwrap();
+    first.order(Order::End(Ending::HandOver));
+    let waiting = connect(&socket);
+    first.order(Order::Release);
+    assert_eq!(client.reply(), Reply::done(1));
+    let (partings, clients) = first.partings();
+    assert_eq!((partings.len(), clients), (2, 1), "a socket and a client");
+    assert!(socket.exists(), "the socket's file stays");
+
+    client.send(&next[10..]);
+    let second = Running::successor(partings);
+    assert_eq!(client.reply(), Reply::done(2));
+    Client::handshake(waiting, true).assert_alive();
+    Client::handshake(connect(&socket), false).assert_alive();
+    client.assert_alive();
+    second.close();
+    assert!(!socket.exists(), "the socket's file goes with its last server");
+    client.assert_closed();
+}
+
+#[test]
+fn a_write_whose_data_are_on_their_way_is_finished_first() {
+    let (first, _directory, socket) = Running::first();
+    let mut client = Client::handshake(connect(&socket), true);
+    // The data of one that is refused are skipped to their end, too.
+    let refused = [request(0, WRITE, 7, SIZE_BYTES, 2048), vec![7; 2048]].concat();
+    let write = [request(0, WRITE, 8, 0, 200_000), vec![8; 200_000]].concat();
+    client.send(&refused[..1000]);
+    let mut other = Client::handshake(connect(&socket), true);
+    other.send(&request(0, FLUSH, 1, 0, 0));
+    first.submitted.recv().unwrap();
+    other.send(&write[..100_000]);
+    first.order(Order::End(Ending::HandOver));
+    client.send(&refused[1000..]);
+    other.send(&write[100_000..]);
+    assert_eq!(client.reply(), Reply::error(7, 28));
+    first.submitted.recv().unwrap();
+    first.order(Order::Release);
+    assert_eq!([other.reply().cookie(), other.reply().cookie()], [1, 8]);
+    let (partings, clients) = first.partings();
+    assert_eq!(clients, 2);
+
+    let second = Running::successor(partings);
+    client.assert_alive();
+    other.assert_alive();
+    second.close();
+}
+
+#[test]
+fn who_shakes_hands_meanwhile_goes_on_elsewhere() {
+    let (first, _directory, socket) = Running::first();
+    let mut early = Client { stream: connect(&socket) };
+    assert_eq!(early.receive(GREETING.len()), GREETING);
+    let mut busy = Client::handshake(connect(&socket), true);
+    busy.send(&request(0, FLUSH, 1, 0, 0));
+    first.submitted.recv().unwrap();
+    first.order(Order::End(Ending::HandOver));
+    // The option to go on with the default export, without structured replies.
+    early.send(b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0");
+    assert_eq!(early.receive(32 + 20)[44..], [0, 0, 0, 1, 0, 0, 0, 0]);
+    first.order(Order::Release);
+    assert_eq!(busy.reply(), Reply::done(1));
+    let (partings, clients) = first.partings();
+    assert_eq!(clients, 2);
+    let second = Running::successor(partings);
+    early.assert_alive();
+    busy.assert_alive();
+    second.close();
+}
+
+#[test]
+fn extended_headers_stay_what_was_agreed_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nbd.sock");
+    let path = socket.clone();
+    let first = Running::start(info(), Finish::AtOnce, move || Listener::unix(&path).unwrap());
+    let mut client = Client::extended_handshake(connect(&socket));
+    first.order(Order::End(Ending::HandOver));
+    let (partings, _) = first.partings();
+    let second = Running::successor(partings);
+    client.send(&extended_request(0, FLUSH, 5, 0, 0));
+    assert_eq!(client.reply(), Reply::extended(0, 5, 0, &[]));
+    second.close();
+}
+
+#[test]
+fn a_client_that_was_told_something_else_of_the_export_is_disconnected() {
+    let (first, _directory, socket) = Running::first();
+    let mut client = Client::handshake(connect(&socket), true);
+    first.order(Order::End(Ending::HandOver));
+    let (partings, _) = first.partings();
+    let read_only = ExportInfo { read_only: true, ..info() };
+    let second = Running::start(read_only, Finish::AtOnce, || Listener::take_over(partings).unwrap());
+    assert_closed(&mut client.stream);
+    Client::handshake(connect(&socket), true).assert_alive();
+    second.close();
+}
+
+#[test]
+fn clients_of_several_threads_go_on_with_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nbd.sock");
+    let (dispatcher, incoming) = Dispatcher::new(2, Limits::default());
+    let (end, ended) = tokio::sync::oneshot::channel::<Ending>();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let servers = incoming.into_iter().map(|incoming| {
+        std::thread::spawn(move || {
+            let memory = Memory::new(info(), Finish::AtOnce, std::sync::Arc::default(), mpsc::channel().0);
+            let server = Server::new(Rc::new(memory), Limits::default(), None).unwrap();
+            tokio::task::LocalSet::new().block_on(&runtime(), server.serve_incoming(incoming))
+        })
+    });
+    let servers: Vec<_> = servers.collect();
+    let (path, (started, is_started)) = (socket.clone(), mpsc::channel());
+    let accepting = std::thread::spawn(move || {
+        runtime().block_on(async {
+            let listener = Listener::unix(&path).unwrap();
+            started.send(()).unwrap();
+            dispatcher.run(listener, async { ended.await.unwrap() }).await
+        })
+    });
+    is_started.recv().unwrap();
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::handshake(connect(&socket), true)).collect();
+    clients.iter_mut().for_each(Client::assert_alive);
+    end.send(Ending::HandOver).unwrap();
+    let mut partings = accepting.join().unwrap();
+    assert_eq!(partings.len(), 1, "the socket");
+    partings.extend(servers.into_iter().flat_map(|server| server.join().unwrap().partings));
+    assert_eq!(partings.len(), 5, "and the clients");
+    let second = Running::successor(partings);
+    clients.iter_mut().for_each(Client::assert_alive);
+    second.close();
+}

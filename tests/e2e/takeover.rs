@@ -1,0 +1,130 @@
+//! A server that takes over from another one, under clients that notice nothing but a pause.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use uraid_tests::array::{Array, Contents};
+use uraid_tests::binary::command;
+use uraid_tests::image::Random;
+use uraid_tests::process::{Output, Process};
+use uraid_tests::run::{client, client_command, run};
+use uraid_tests::server::Server;
+use uraid_tests::shape;
+
+const MEMBER_BYTES: usize = 24 << 20;
+
+/// How long fio may take, of which it writes and reads for six seconds.
+const FIO_TIME_MAX: Duration = Duration::from_secs(120);
+
+/// A server that has taken over, with these options; and what the one before has said to its end.
+fn take_over(array: &Array, before: Server, options: &[&str]) -> (Server, Output) {
+    let options = [&["--takeover"], options].concat();
+    let server = Server::start_members(array, array.members(), &options);
+    (server, before.end().success())
+}
+
+#[test]
+fn clients_go_on_with_the_next_server() {
+    for (shape, options) in [
+        (shape::raid5_of_4(), &[][..]),
+        (shape::rm2_of_7(), &["--connection-threads", "2"]),
+    ] {
+        let array = Array::create_sized(&shape, MEMBER_BYTES);
+        let server = Server::start(&array);
+        let mut random = Random::new(21);
+        let (first, second) = (random.bytes(3_000_001), random.bytes(500_003));
+        let mut one = server.connect();
+        let mut other = server.connect();
+        one.write(1001, &first);
+        let (server, _) = take_over(&array, server, options);
+        assert!(other.read(1001, first.len()) == first, "what the cache had is there");
+        other.write(2_000_000, &second);
+        // Back to a server without connection threads, with another cache.
+        let (server, _) = take_over(&array, server, &["--cache", "none"]);
+        assert!(one.read(2_000_000, second.len()) == second);
+        one.flush();
+        let mut late = server.connect();
+        assert!(late.read(1001, 1_000_000) == first[..1_000_000]);
+        let _ = server.stop();
+        assert!(!array.socket().exists(), "the last server removes the socket");
+        Contents::read(&array).assert_consistent("after two servers have taken over");
+    }
+}
+
+#[test]
+fn fio_verifies_what_it_writes_while_servers_change() {
+    let array = Array::create_sized(&shape::raid5_of_4(), MEMBER_BYTES);
+    let mut server = Server::start(&array);
+    let mut fio = client_command("fio");
+    fio.current_dir(array.path(".")).args(["--name=t", "--ioengine=nbd", "--rw=randwrite", "--bsrange=512-128K"]);
+    fio.args(["--iodepth=16", "--size=48M", "--verify=crc32c", "--verify_backlog=64", "--time_based", "--runtime=6"]);
+    fio.args(["--thread", "--numjobs=2", "--offset_increment=50%", "--size=24M"]).arg(format!("--uri={}", server.uri()));
+    let fio = Process::start(fio);
+    let mut times = 0;
+    let mut fio = Some(fio);
+    while let Some(running) = &mut fio {
+        if running.has_ended(Duration::from_millis(500)).unwrap() {
+            fio.take().unwrap().finish(FIO_TIME_MAX).success();
+            break;
+        }
+        (server, _) = take_over(&array, server, &[]);
+        times += 1;
+    }
+    assert!(times >= 3, "fio wrote through {times} changes");
+    let _ = server.stop();
+    Contents::read(&array).assert_consistent("after fio");
+}
+
+#[test]
+fn without_a_server_there_is_nothing_to_take_over() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start_members(&array, array.members(), &["--takeover"]);
+    server.connect().flush();
+    server.kill();
+    // A server that was killed leaves its sockets behind, and nobody answers there.
+    let server = Server::start_members(&array, array.members(), &["--takeover"]);
+    server.connect().flush();
+    let _ = server.stop();
+}
+
+#[test]
+fn a_server_that_could_not_start_takes_nothing() {
+    let array = Array::create(&shape::raid5_of_4());
+    let server = Server::start(&array);
+    let mut connected = server.connect();
+    let stranger = array.path("stranger");
+    std::fs::write(&stranger, [0; 4096]).unwrap();
+    let members: Vec<PathBuf> = [array.members(), &[stranger]].concat();
+    let refused = Server::refused(&array, &members, &["--takeover"]);
+    assert!(refused.stderr.contains("the running server goes on"), "{}", refused.stderr);
+    connected.flush();
+    server.connect().flush();
+    let _ = server.stop();
+}
+
+#[test]
+fn a_server_with_a_command_lets_nobody_take_over() {
+    let array = Array::create(&shape::raid1_of_2());
+    let socket = array.socket();
+    let mut serving = command();
+    serving.args(["serve", "--run", "echo $unixsocket; read line", "--socket"]).arg(&socket).args(array.members());
+    serving.stdin(std::process::Stdio::piped());
+    let mut serving = Process::start_with_open_stdout(serving);
+    let mut first = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(serving.take_stdout()), &mut first).unwrap();
+    let refused = Server::refused(&array, array.members(), &["--takeover"]);
+    assert!(refused.stderr.contains("no other can take over from it"), "{}", refused.stderr);
+    client("nbdinfo", ["--size", &format!("nbd+unix:///?socket={}", socket.display())]).success();
+    serving.signal(Signal::TERM);
+    let _ = serving.finish(Duration::from_secs(60));
+}
+
+#[test]
+fn the_control_socket_has_to_be_known() {
+    let array = Array::create(&shape::raid1_of_2());
+    let mut serving = command();
+    serving.args(["serve", "--takeover", "--listen", "127.0.0.1:0"]).args(array.members());
+    let refused = run(serving).code_is(2);
+    assert!(refused.stderr.contains("name that with --control"), "{}", refused.stderr);
+}
