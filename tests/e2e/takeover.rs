@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use uraid_tests::array::{Array, Contents};
+use uraid_tests::array::{Array, Content};
 use uraid_tests::binary::command;
 use uraid_tests::image::Random;
 use uraid_tests::process::{Output, Process};
@@ -27,8 +27,8 @@ fn take_over(array: &Array, before: Server, options: &[&str]) -> (Server, Output
 #[test]
 fn clients_go_on_with_the_next_server() {
     for (shape, options) in [
-        (shape::raid5_of_4(), &[][..]),
-        (shape::rm2_of_7(), &["--connection-threads", "2"]),
+        (shape::raid5_of_5_left_symmetric(), &[][..]),
+        (shape::rm2_of_7_partitioned(), &["--connection-threads", "2"]),
     ] {
         let array = Array::create_sized(&shape, MEMBER_BYTES);
         let server = Server::start(&array);
@@ -48,17 +48,17 @@ fn clients_go_on_with_the_next_server() {
         assert!(late.read(1001, 1_000_000) == first[..1_000_000]);
         let _ = server.stop();
         assert!(!array.socket().exists(), "the last server removes the socket");
-        Contents::read(&array).assert_consistent("after two servers have taken over");
+        Content::read(&array).assert_consistent("after two servers have taken over");
     }
 }
 
 #[test]
 fn fio_verifies_what_it_writes_while_servers_change() {
-    let array = Array::create_sized(&shape::raid5_of_4(), MEMBER_BYTES);
+    let array = Array::create_sized(&shape::raid5_of_5_left_symmetric(), MEMBER_BYTES);
     let mut server = Server::start(&array);
     let mut fio = client_command("fio");
     fio.current_dir(array.path(".")).args(["--name=t", "--ioengine=nbd", "--rw=randwrite", "--bsrange=512-128K"]);
-    fio.args(["--iodepth=16", "--size=48M", "--verify=crc32c", "--verify_backlog=64", "--time_based", "--runtime=6"]);
+    fio.args(["--iodepth=16", "--verify=crc32c", "--verify_backlog=64", "--time_based", "--runtime=6"]);
     fio.args(["--thread", "--numjobs=2", "--offset_increment=50%", "--size=24M"]).arg(format!("--uri={}", server.uri()));
     let fio = Process::start(fio);
     let mut times = 0;
@@ -73,7 +73,7 @@ fn fio_verifies_what_it_writes_while_servers_change() {
     }
     assert!(times >= 3, "fio wrote through {times} changes");
     let _ = server.stop();
-    Contents::read(&array).assert_consistent("after fio");
+    Content::read(&array).assert_consistent("after fio");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn without_a_server_there_is_nothing_to_take_over() {
 
 #[test]
 fn a_server_that_could_not_start_takes_nothing() {
-    let array = Array::create(&shape::raid5_of_4());
+    let array = Array::create(&shape::raid5_of_5_left_symmetric());
     let server = Server::start(&array);
     let mut connected = server.connect();
     let stranger = array.path("stranger");

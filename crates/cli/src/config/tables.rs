@@ -32,7 +32,7 @@ const OF_SOCKETS: [&str; 6] =
 const OF_SERVER: [&str; 2] = ["metrics", "exit-with-parent"];
 
 /// What there is for one array alone.
-const NOWHERE: [&str; 1] = ["run"];
+const NOWHERE: [&str; 2] = ["run", "takeover"];
 
 /// Longest name of an array.
 const NAME_BYTES_MAX: usize = 64;
