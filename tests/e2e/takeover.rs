@@ -1,6 +1,8 @@
 //! A server that takes over from another one, under clients that notice nothing but a pause.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -77,6 +79,35 @@ fn fio_verifies_what_it_writes_while_servers_change() {
 }
 
 #[test]
+fn qemu_goes_on_with_the_next_server() {
+    let array = Array::create_sized(&shape::raid1_of_2(), MEMBER_BYTES);
+    let server = Server::start(&array);
+    let mut qemu = client_command("qemu-io");
+    qemu.args(["-f", "raw", server.uri()]).stdin(Stdio::piped());
+    let mut qemu = Process::start_with_open_stdout(qemu);
+    let mut asked = qemu.take_stdin();
+    let mut said = BufReader::new(qemu.take_stdout());
+    let mut ask = |command: &str, answer: &str| {
+        writeln!(asked, "{command}").unwrap();
+        let mut line = String::new();
+        while !line.contains(answer) {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "{command}: qemu-io has ended");
+            assert!(!line.contains("failed") && !line.contains("rror"), "{command}: {line}");
+        }
+    };
+    ask("write -P 0x5a 1000 700000", "wrote 700000/700000 bytes at offset 1000");
+    let (server, _) = take_over(&array, server, &[]);
+    ask("read -P 0x5a 1000 700000", "read 700000/700000 bytes at offset 1000");
+    ask("write -P 0xa5 9000000 5000", "wrote 5000/5000 bytes at offset 9000000");
+    let (server, _) = take_over(&array, server, &["--cache", "writethrough"]);
+    ask("read -P 0xa5 9000000 5000", "read 5000/5000 bytes at offset 9000000");
+    writeln!(asked, "quit").unwrap();
+    let _ = qemu.finish(FIO_TIME_MAX).success();
+    let _ = server.stop();
+}
+
+#[test]
 fn without_a_server_there_is_nothing_to_take_over() {
     let array = Array::create(&shape::raid1_of_2());
     let server = Server::start_members(&array, array.members(), &["--takeover"]);
@@ -109,10 +140,10 @@ fn a_server_with_a_command_lets_nobody_take_over() {
     let socket = array.socket();
     let mut serving = command();
     serving.args(["serve", "--run", "echo $unixsocket; read line", "--socket"]).arg(&socket).args(array.members());
-    serving.stdin(std::process::Stdio::piped());
+    serving.stdin(Stdio::piped());
     let mut serving = Process::start_with_open_stdout(serving);
     let mut first = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(serving.take_stdout()), &mut first).unwrap();
+    BufReader::new(serving.take_stdout()).read_line(&mut first).unwrap();
     let refused = Server::refused(&array, array.members(), &["--takeover"]);
     assert!(refused.stderr.contains("no other can take over from it"), "{}", refused.stderr);
     client("nbdinfo", ["--size", &format!("nbd+unix:///?socket={}", socket.display())]).success();

@@ -115,6 +115,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ci: false,
     },
     Scenario {
+        name: "takeover",
+        about: "one server after the other takes over under a mounted file system on nbd-client, which sees no error",
+        kind: Kind::Script(include_str!("scenario/takeover.sh")),
+        disks: 4,
+        disk_mib: 64,
+        time_max: minutes(5),
+        ci: false,
+    },
+    Scenario {
         name: "restart",
         about: "the server stopped, killed and started again under a mounted file system",
         kind: Kind::Script(include_str!("scenario/restart.sh")),
