@@ -65,6 +65,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         read_only: false,
         exit_with_parent: false,
         run: None,
+        takeover: false,
         degraded: false,
         force: false,
         wait_for_members: None,

@@ -116,6 +116,12 @@ impl fmt::Debug for Offer {
     }
 }
 
+impl fmt::Debug for Introduced {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Introduced").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
 impl Place {
     /// Where clients connect to.
     pub(super) fn endpoints(&self) -> &[Endpoint] {
