@@ -106,7 +106,8 @@ impl UnixSocket {
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
     }
 
-    /// Takes over a socket that another server had, and with it the file if that was the server's own.
+    /// Takes over a socket that another server had, and with it the file if that was the server's own: then only this
+    /// user may connect, as to a new one.
     ///
     /// # Errors
     /// The system's.
@@ -118,6 +119,9 @@ impl UnixSocket {
         let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf).unwrap_or_default();
         // A file that has gone, or that another socket has now, is not this server's to remove.
         let identity = FileIdentity::of(&path).ok().filter(|_| is_own);
+        if identity.is_some() {
+            rustix::fs::chmod(&path, Mode::RUSR | Mode::WUSR)?;
+        }
         Ok(Self { listener: UnixListener::from_std(listener)?, path, identity })
     }
 

@@ -1,7 +1,7 @@
 //! A server that another one takes over from: clients go on, and nothing that they have asked for is lost.
 
 use std::{
-    os::unix::net::UnixStream,
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
     path::{Path, PathBuf},
     rc::Rc,
     sync::mpsc,
@@ -198,6 +198,21 @@ fn extended_headers_stay_what_was_agreed_on() {
     let second = Running::successor(partings);
     client.send(&extended_request(0, FLUSH, 5, 0, 0));
     assert_eq!(client.reply(), Reply::extended(0, 5, 0, &[]));
+    second.close();
+}
+
+#[test]
+fn who_may_connect_is_said_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nbd.sock");
+    let path = socket.clone();
+    let open_to_others = move || Listener::unix(&path).unwrap().admit(vec![12_345]).unwrap();
+    let first = Running::start(info(), Finish::AtOnce, open_to_others);
+    let mode = || std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o666);
+    first.order(Order::End(Ending::HandOver));
+    let second = Running::successor(first.partings().0);
+    assert_eq!(mode(), 0o600);
     second.close();
 }
 
