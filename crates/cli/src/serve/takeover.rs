@@ -11,6 +11,7 @@ use super::args::ServeArgs;
 use super::sockets::{control_path, unix_socket};
 use super::start::rehearse;
 use crate::misuse::Misuse;
+use crate::terminal::print;
 
 /// Has the running server stop, if there is one, and takes its clients and sockets.
 ///
@@ -26,16 +27,15 @@ pub(super) fn take(args: &ServeArgs) -> Result<Vec<Parting>> {
         return Err(Misuse(text.into()).into());
     };
     rehearse(args).context("the running server goes on")?;
-    tracing::info!("asking the server at {} to hand over", control.display());
-    let taken = ask(&control)?;
-    match &taken {
-        Some(partings) => {
-            let clients = partings.iter().filter(|parting| parting.is_client()).count();
-            tracing::info!(clients, sockets = partings.len() - clients, "taken over");
-        }
-        None => tracing::info!("no server answers at {}: there is nothing to take over", control.display()),
-    }
-    Ok(taken.unwrap_or_default())
+    let Some(partings) = ask(&control)? else {
+        print(format_args!("no server answers at {}: there is nothing to take over", control.display()))?;
+        return Ok(Vec::new());
+    };
+    let clients = partings.iter().filter(|parting| parting.is_client()).count();
+    let noun = if clients == 1 { "client" } else { "clients" };
+    // The other server has stopped, whoever reads this.
+    let _ = print(format_args!("took over from the running server, with {clients} {noun}"));
+    Ok(partings)
 }
 
 /// The sockets that are asked for: those that were taken, and others that are opened; those that nobody asks for any
