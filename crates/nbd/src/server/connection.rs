@@ -6,6 +6,7 @@ use std::{
     ops::ControlFlow,
     rc::Rc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::{sync::watch, task::yield_now, time::timeout};
@@ -34,6 +35,9 @@ const READS_PER_TURN: u32 = 2;
 /// What is missing of a write from here on is read straight into its buffer. Less is better read together with the
 /// requests behind it.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
+
+/// How long who shakes hands may go on with that when clients go to another process.
+const HANDSHAKE_GRACE: Duration = Duration::from_secs(1);
 
 /// Whether the server shuts down, and how far that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -66,8 +70,7 @@ where
     let negotiated = tokio::select! {
         negotiated = negotiation => negotiated.map_err(|_| Error::HandshakeTimeout { limit })??,
         () = permit.evicted() => None,
-        // Who shakes hands may go on with that, and goes elsewhere afterwards.
-        _ = draining.wait_for(|stopping| *stopping > Stopping::Parting) => None,
+        () = handshakes_are_over(&mut draining) => None,
     };
     match negotiated {
         Some((_, client)) => serve_client(client, common, draining, permit).await,
@@ -179,6 +182,14 @@ async fn serve<S: Stream, E: Export>(
 fn part(stream: &impl Stream, session: &Session, received: &ReceiveBuffer) -> Result<Parting, Error> {
     let stream = stream.for_another_process().map_err(failed("handing the client over"))?;
     Ok(Parting::of_client(stream, session, received.unread()))
+}
+
+/// Waits until who shakes hands has no more time for that: where clients go to another process they may go on for a
+/// moment, and go there afterwards. Those who are silent must not have the others wait.
+async fn handshakes_are_over(draining: &mut watch::Receiver<Stopping>) {
+    if stopping_further(draining, Stopping::No).await == Stopping::Parting {
+        let _ = timeout(HANDSHAKE_GRACE, stopping_further(draining, Stopping::Parting)).await;
+    }
 }
 
 /// Waits until the shutdown has come further than that.

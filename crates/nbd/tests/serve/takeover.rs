@@ -4,9 +4,9 @@ use std::{
     os::unix::{fs::PermissionsExt as _, net::UnixStream},
     path::{Path, PathBuf},
     rc::Rc,
-    sync::mpsc,
+    sync::{Arc, atomic::Ordering::SeqCst, mpsc},
     thread::JoinHandle,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tempfile::TempDir;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc as control;
 use uraid_nbd::{Dispatcher, Ending, ExportInfo, Limits, Listener, Parting, Served, Server};
 
 use crate::{
-    memory::{Finish, Memory, SIZE_BYTES, info},
+    memory::{Counts, Finish, Memory, SIZE_BYTES, info},
     support::{Client, GREETING, Reply, assert_closed, extended_request, request},
 };
 
@@ -29,6 +29,7 @@ enum Order {
 
 /// A server on a thread of its own.
 struct Running {
+    counts: Arc<Counts>,
     orders: control::UnboundedSender<Order>,
     submitted: mpsc::Receiver<()>,
     thread: JoinHandle<Served>,
@@ -39,9 +40,11 @@ impl Running {
         let (orders, mut ordered) = control::unbounded_channel();
         let (submits, submitted) = mpsc::channel();
         let (started, is_started) = mpsc::channel();
+        let counts = Arc::<Counts>::default();
+        let own_counts = Arc::clone(&counts);
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let memory = Rc::new(Memory::new(info, finish, std::sync::Arc::default(), submits));
+            let memory = Rc::new(Memory::new(info, finish, own_counts, submits));
             tokio::task::LocalSet::new().block_on(&runtime, async {
                 let server = Server::new(Rc::clone(&memory), Limits::default(), None).unwrap();
                 let listener = listener();
@@ -64,7 +67,7 @@ impl Running {
             })
         });
         is_started.recv().unwrap();
-        Self { orders, submitted, thread }
+        Self { counts, orders, submitted, thread }
     }
 
     /// One that holds what it is asked for until it is told to release it, and its socket.
@@ -103,6 +106,14 @@ impl Running {
     }
 }
 
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::yield_now();
+    }
+}
+
 fn connect(socket: &Path) -> UnixStream {
     let stream = UnixStream::connect(socket).unwrap();
     // Only so that a failing test ends.
@@ -118,11 +129,11 @@ fn what_was_begun_is_answered_here_and_what_follows_elsewhere() {
     client.send(&[&begun[..], &next[..10]].concat());
     first.submitted.recv().unwrap();
     first.order(Order::End(Ending::HandOver));
-    let waiting = connect(&socket);
     first.order(Order::Release);
     assert_eq!(client.reply(), Reply::done(1));
     let (partings, clients) = first.partings();
     assert_eq!((partings.len(), clients), (2, 1), "a socket and a client");
+    let waiting = connect(&socket);
     assert!(socket.exists(), "the socket's file stays");
 
     client.send(&next[10..]);
@@ -142,12 +153,13 @@ fn a_write_whose_data_are_on_their_way_is_finished_first() {
     let mut client = Client::handshake(connect(&socket), true);
     // The data of one that is refused are skipped to their end, too.
     let refused = [request(0, WRITE, 7, SIZE_BYTES, 2048), vec![7; 2048]].concat();
-    let write = [request(0, WRITE, 8, 0, 200_000), vec![8; 200_000]].concat();
+    let write = [request(0, WRITE, 8, 0, 204_800), vec![8; 204_800]].concat();
     client.send(&refused[..1000]);
     let mut other = Client::handshake(connect(&socket), true);
     other.send(&request(0, FLUSH, 1, 0, 0));
     first.submitted.recv().unwrap();
     other.send(&write[..100_000]);
+    until("the write has its memory", || first.counts.buffers_live.load(SeqCst) > 0);
     first.order(Order::End(Ending::HandOver));
     client.send(&refused[1000..]);
     other.send(&write[100_000..]);
@@ -167,6 +179,8 @@ fn a_write_whose_data_are_on_their_way_is_finished_first() {
 #[test]
 fn who_shakes_hands_meanwhile_goes_on_elsewhere() {
     let (first, _directory, socket) = Running::first();
+    let mut silent = Client { stream: connect(&socket) };
+    assert_eq!(silent.receive(GREETING.len()), GREETING);
     let mut early = Client { stream: connect(&socket) };
     assert_eq!(early.receive(GREETING.len()), GREETING);
     let mut busy = Client::handshake(connect(&socket), true);
@@ -183,6 +197,7 @@ fn who_shakes_hands_meanwhile_goes_on_elsewhere() {
     let second = Running::successor(partings);
     early.assert_alive();
     busy.assert_alive();
+    silent.assert_closed();
     second.close();
 }
 
@@ -238,7 +253,7 @@ fn clients_of_several_threads_go_on_with_one() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let servers = incoming.into_iter().map(|incoming| {
         std::thread::spawn(move || {
-            let memory = Memory::new(info(), Finish::AtOnce, std::sync::Arc::default(), mpsc::channel().0);
+            let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
             let server = Server::new(Rc::new(memory), Limits::default(), None).unwrap();
             tokio::task::LocalSet::new().block_on(&runtime(), server.serve_incoming(incoming))
         })
