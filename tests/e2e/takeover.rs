@@ -28,10 +28,9 @@ fn take_over(array: &Array, before: Server, options: &[&str]) -> (Server, Output
 
 #[test]
 fn clients_go_on_with_the_next_server() {
-    for (shape, options) in [
-        (shape::raid5_of_5_left_symmetric(), &[][..]),
-        (shape::rm2_of_7_partitioned(), &["--connection-threads", "2"]),
-    ] {
+    for (shape, options) in
+        [(shape::raid5_of_5_left_symmetric(), &[][..]), (shape::rm2_of_7_partitioned(), &["--connection-threads", "2"])]
+    {
         let array = Array::create_sized(&shape, MEMBER_BYTES);
         let server = Server::start(&array);
         let mut random = Random::new(21);
@@ -61,13 +60,14 @@ fn fio_verifies_what_it_writes_while_servers_change() {
     let mut fio = client_command("fio");
     fio.current_dir(array.path(".")).args(["--name=t", "--ioengine=nbd", "--rw=randwrite", "--bsrange=512-128K"]);
     fio.args(["--iodepth=16", "--verify=crc32c", "--verify_backlog=64", "--time_based", "--runtime=6"]);
-    fio.args(["--thread", "--numjobs=2", "--offset_increment=50%", "--size=24M"]).arg(format!("--uri={}", server.uri()));
+    fio.args(["--thread", "--numjobs=2", "--offset_increment=50%", "--size=24M"])
+        .arg(format!("--uri={}", server.uri()));
     let fio = Process::start(fio);
     let mut times = 0;
     let mut fio = Some(fio);
     while let Some(running) = &mut fio {
         if running.has_ended(Duration::from_millis(500)).unwrap() {
-            fio.take().unwrap().finish(FIO_TIME_MAX).success();
+            let _ = fio.take().unwrap().finish(FIO_TIME_MAX).success();
             break;
         }
         (server, _) = take_over(&array, server, &[]);
@@ -146,7 +146,8 @@ fn a_server_with_a_command_lets_nobody_take_over() {
     BufReader::new(serving.take_stdout()).read_line(&mut first).unwrap();
     let refused = Server::refused(&array, array.members(), &["--takeover"]);
     assert!(refused.stderr.contains("no other can take over from it"), "{}", refused.stderr);
-    client("nbdinfo", ["--size", &format!("nbd+unix:///?socket={}", socket.display())]).success();
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let _ = client("nbdinfo", ["--size", &uri]).success();
     serving.signal(Signal::TERM);
     let _ = serving.finish(Duration::from_secs(60));
 }

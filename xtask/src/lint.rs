@@ -74,8 +74,7 @@ fn failures_of(project: &Project) -> anyhow::Result<Vec<String>> {
     // As tests are: what build scripts and macros of dependencies take is built once for all.
     let mut doc = project.cargo(&["doc", "--no-deps", "--workspace", "--profile=checked", "--quiet"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
-    let clippy =
-        ["clippy", "--workspace", "--all-targets", "--profile=checked", "--quiet", "--", "-D", "warnings"];
+    let clippy = ["clippy", "--workspace", "--all-targets", "--profile=checked", "--quiet", "--", "-D", "warnings"];
     let fuzz_fmt = ["fmt", "--manifest-path", fuzz::MANIFEST, "--check"];
     let fuzz_clippy = ["clippy", "--manifest-path", fuzz::MANIFEST, "--locked", "--all-targets", "--quiet"];
     let mut fuzz_clippy = project.cargo(&fuzz_clippy);

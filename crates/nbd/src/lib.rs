@@ -27,7 +27,7 @@ pub use error::{Error, NbdError};
 pub use export::Export;
 pub use info::{BlockSizes, ExportInfo};
 pub use server::{
-    Connections, Dispatcher, Drain, Ending, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener, Parting,
-    RateLimits, Rates, Reception, ReplySlot, RequestMemory, Scheme, Served, Server, SharedExports, Tls, TlsClients,
-    TlsError, UnixSocket, descriptors_needed,
+    Connections, Dispatcher, Drain, Ending, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener,
+    Parting, RateLimits, Rates, Reception, ReplySlot, RequestMemory, Scheme, Served, Server, SharedExports, Tls,
+    TlsClients, TlsError, UnixSocket, descriptors_needed,
 };

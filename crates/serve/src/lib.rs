@@ -22,6 +22,7 @@ pub mod fleet;
 pub mod front;
 pub mod health;
 mod lacking;
+mod lines;
 mod log_devices;
 mod log_report;
 pub mod logging;

@@ -7,6 +7,7 @@
 
 mod devices;
 mod limits;
+mod stopped;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use uuid::Uuid;
 
 pub use devices::{Latency, LogAdded, LogDevice, LogDeviceState, NamedLog};
 pub use limits::Limits;
+pub use stopped::{HandedOver, Lost, Stopped};
 
 use crate::shape::WantedShape;
 use crate::sweeps::{Sweep, Work};
@@ -176,29 +178,6 @@ pub struct Recorded {
 pub struct Metrics {
     /// The page that `--metrics` serves.
     pub text: String,
-}
-
-/// The array was stopped.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stopped {
-    /// Members that failed meanwhile.
-    pub lost: Vec<Lost>,
-}
-
-/// The array was stopped, and what is left of the server follows.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HandedOver {
-    /// How many clients and sockets follow.
-    pub partings: usize,
-    /// Members that failed meanwhile.
-    pub lost: Vec<Lost>,
-}
-
-/// A member that the array now continues without.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lost {
-    pub slot: u8,
-    pub path: Option<String>,
 }
 
 /// The state of a running array. Counts start when the server starts.

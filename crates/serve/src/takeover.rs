@@ -2,8 +2,8 @@
 //!
 //! The new server asks the running one on its control socket. That one stops as always: it finishes what clients have
 //! asked for, writes out its cache, and marks the members clean. Then it answers [`HandedOver`], and sends each
-//! [`Parting`]: a descriptor (`SCM_RIGHTS`) with the first of four bytes, big-endian, that say how long its note is, and
-//! the note. What clients ask for meanwhile waits in their sockets.
+//! [`Parting`]: four bytes, big-endian, that say how long its note is, with the first of them the descriptor
+//! (`SCM_RIGHTS`), and the note. What clients ask for meanwhile waits in their sockets.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -15,14 +15,14 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use rustix::cmsg_space;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg,
-    sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
 };
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use uraid_nbd::Parting;
 
-use crate::control::socket;
+use crate::lines;
 use crate::protocol::{Answer, HandedOver, LINE_BYTES_MAX, Request, Response};
 
 /// How long the running server may take between one thing and the next that it hands over.
@@ -61,7 +61,7 @@ pub fn ask(control: &Path) -> Result<Option<Vec<Parting>>> {
 
 /// Answers who has asked, and sends what is left.
 pub(crate) async fn send(stream: &UnixStream, answer: HandedOver, partings: Vec<Parting>) -> io::Result<()> {
-    socket::write_all(stream, &socket::line(&Response::Result(Answer::HandedOver(answer)))).await?;
+    lines::write_all(stream, &lines::line(&Response::Result(Answer::HandedOver(answer)))).await?;
     for parting in partings {
         let (descriptor, note) = parting.into_parts();
         let length = u32::try_from(note.len()).expect("notes are short");
@@ -74,7 +74,7 @@ pub(crate) async fn send(stream: &UnixStream, answer: HandedOver, partings: Vec<
             Ok(sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
         });
         let sent = sent.await?;
-        socket::write_all(stream, &bytes[sent..]).await?;
+        lines::write_all(stream, &bytes[sent..]).await?;
     }
     Ok(())
 }

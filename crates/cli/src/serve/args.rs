@@ -50,9 +50,9 @@ pub(crate) struct ServeArgs {
     pub(crate) exit_with_parent: bool,
     /// Take over from the server that runs, which stops: its clients see a pause, and no error
     ///
-    /// For an upgrade, or to change settings that `uraid set` does not. Give the same --socket or --listen, or --control.
-    /// The running server finishes what clients have asked for, writes out its cache, and hands its clients and sockets
-    /// over. Clients that use TLS are disconnected, and connect again. If no server runs, this one starts as always.
+    /// For an upgrade, or to change settings that `uraid set` does not. Give the same --socket or --listen, or
+    /// --control. The running server finishes what clients have asked for, writes out its cache, and hands its clients
+    /// and sockets over. Clients that use TLS are disconnected. If no server runs, this one starts as always.
     #[arg(long, conflicts_with = "run", hide_short_help = true)]
     pub(crate) takeover: bool,
     /// Run this command, and stop when it ends

@@ -15,7 +15,6 @@ use uraid_serve::systemd;
 
 use super::args::{ServeArgs, WatchArgs};
 use super::listen::EndpointArgs;
-use super::takeover;
 use crate::misuse::Misuse;
 
 /// A directory for the socket of a server that nobody but its own command is to find, if one is needed. It goes when
@@ -62,7 +61,7 @@ pub(super) fn sockets(
     let listener = match inherited(endpoint, addresses)? {
         Some(listener) => listener.and(Listener::take_over(taken)?.without(|_| true)),
         None if !taken.is_empty() => {
-            admit(takeover::complete(taken, unix_socket(endpoint, members).as_deref(), addresses)?, endpoint)?
+            admit(complete(taken, unix_socket(endpoint, members).as_deref(), addresses)?, endpoint)?
         }
         None => listener(endpoint, addresses, || match run {
             Some(_) if endpoint.socket.is_none() && addresses.is_empty() => private.socket().map(Some),
@@ -71,6 +70,32 @@ pub(super) fn sockets(
     };
     let control = control_path(listener.endpoints(), &args.watch, None)?;
     Ok(Sockets { listener, control: control.map(|path| UnixSocket::bind(&path)).transpose()? })
+}
+
+/// The sockets that are asked for: those that were taken, and others that are opened; those that nobody asks for any
+/// more are closed.
+fn complete(taken: Vec<Parting>, unix: Option<&Path>, addresses: &[Vec<SocketAddr>]) -> Result<Listener> {
+    let unix = unix.map(absolute).transpose()?;
+    let is_wanted = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Unix(path) => unix.as_ref() == Some(path),
+        Endpoint::Tcp(address) => addresses.iter().flatten().any(|wanted| is_meant(*wanted, *address)),
+    };
+    let mut listener = Listener::take_over(taken)?.without(|endpoint| !is_wanted(endpoint));
+    if let Some(path) = unix.filter(|path| !listener.endpoints().contains(&Endpoint::Unix(path.clone()))) {
+        listener = Listener::unix(&path)?.and(listener);
+    }
+    for group in addresses {
+        let mut there = listener.endpoints().iter().filter_map(Endpoint::address);
+        if !there.any(|address| group.iter().any(|wanted| is_meant(*wanted, address))) {
+            listener = listener.and(Listener::tcp(group)?);
+        }
+    }
+    Ok(listener)
+}
+
+/// Whether an address is the one that is wanted, of which the system may have chosen the port.
+fn is_meant(wanted: SocketAddr, address: SocketAddr) -> bool {
+    wanted.ip() == address.ip() && (wanted.port() == address.port() || wanted.port() == 0)
 }
 
 /// Opens the sockets of one of several arrays, which has its own.

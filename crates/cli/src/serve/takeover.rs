@@ -1,10 +1,9 @@
 //! `uraid serve --takeover`: goes on where a running server stops.
 
-use std::net::SocketAddr;
-use std::path::{Path, absolute};
+use std::path::absolute;
 
 use anyhow::{Context as _, Result};
-use uraid_nbd::{Endpoint, Listener, Parting};
+use uraid_nbd::{Endpoint, Parting};
 use uraid_serve::takeover::ask;
 
 use super::args::ServeArgs;
@@ -36,34 +35,4 @@ pub(super) fn take(args: &ServeArgs) -> Result<Vec<Parting>> {
     // The other server has stopped, whoever reads this.
     let _ = print(format_args!("took over from the running server, with {clients} {noun}"));
     Ok(partings)
-}
-
-/// The sockets that are asked for: those that were taken, and others that are opened; those that nobody asks for any
-/// more are closed.
-pub(super) fn complete(
-    taken: Vec<Parting>,
-    unix: Option<&Path>,
-    addresses: &[Vec<SocketAddr>],
-) -> Result<Listener> {
-    let unix = unix.map(absolute).transpose()?;
-    let is_wanted = |endpoint: &Endpoint| match endpoint {
-        Endpoint::Unix(path) => unix.as_ref() == Some(path),
-        Endpoint::Tcp(address) => addresses.iter().flatten().any(|wanted| is_meant(*wanted, *address)),
-    };
-    let mut listener = Listener::take_over(taken)?.without(|endpoint| !is_wanted(endpoint));
-    if let Some(path) = unix.filter(|path| !listener.endpoints().contains(&Endpoint::Unix(path.clone()))) {
-        listener = Listener::unix(&path)?.and(listener);
-    }
-    for group in addresses {
-        let mut there = listener.endpoints().iter().filter_map(Endpoint::address);
-        if !there.any(|address| group.iter().any(|wanted| is_meant(*wanted, address))) {
-            listener = listener.and(Listener::tcp(group)?);
-        }
-    }
-    Ok(listener)
-}
-
-/// Whether an address is the one that is wanted, of which the system may have chosen the port.
-fn is_meant(wanted: SocketAddr, address: SocketAddr) -> bool {
-    wanted.ip() == address.ip() && (wanted.port() == address.port() || wanted.port() == 0)
 }

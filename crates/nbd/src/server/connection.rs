@@ -138,7 +138,6 @@ async fn serve<S: Stream, E: Export>(
         stream,
         export,
         outbox: Outbox::new(session, limits, budget),
-        session,
         decoder: Decoder::new(session),
         received,
         stage: Stage::Header,
@@ -165,7 +164,7 @@ async fn serve<S: Stream, E: Export>(
     };
     let parting = match &ended {
         Ok(()) if connection.may_part() => {
-            Some(part(&connection.stream, &connection.session, &connection.received)?)
+            Some(part(&connection.stream, connection.outbox.session(), &connection.received)?)
         }
         _ => {
             say_goodbye(&mut connection.stream).await;
@@ -205,7 +204,6 @@ struct Connection<S, E: Export> {
     stream: S,
     export: Rc<E>,
     outbox: Rc<Outbox<E::Buffer>>,
-    session: Session,
     decoder: Decoder,
     received: ReceiveBuffer,
     stage: Stage<E::Buffer>,

@@ -104,6 +104,11 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         })
     }
 
+    /// How the connection's replies look.
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// A slot for the request, or `None` if the budget has no room before a reply is sent.
     pub(super) fn admit(self: &Rc<Self>, request: &Request) -> Option<ReplySlot<B>> {
         let (form, charge_bytes) = match request.command {

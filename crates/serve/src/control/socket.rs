@@ -15,10 +15,9 @@ use uraid_nbd::UnixSocket;
 
 use super::Control;
 use crate::disk::LiveDisk;
-use crate::protocol::{Answer, LINE_BYTES_MAX, Request};
+use crate::lines::{Response, line, write_all};
+use crate::protocol::{LINE_BYTES_MAX, Request};
 use crate::turns;
-
-pub(crate) type Response = crate::protocol::Response<Answer>;
 
 /// Maximum number of connections. Another one replaces the one that has been idle longest.
 const CONNECTIONS_MAX: usize = 16;
@@ -212,18 +211,6 @@ async fn read_line(stream: &UnixStream, unread: &mut Vec<u8>) -> io::Result<Opti
     }
 }
 
-pub(crate) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.writable().await?;
-        match stream.try_write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 async fn answer<D: LiveDisk>(control: &Control<D>, text: &[u8]) -> Response {
     let request = match Request::parse(text) {
         Ok(request) => request,
@@ -235,10 +222,4 @@ async fn answer<D: LiveDisk>(control: &Control<D>, text: &[u8]) -> Response {
         Ok(result) => Response::Result(result),
         Err(error) => Response::Error(crate::text::chain(&error)),
     }
-}
-
-pub(crate) fn line(response: &Response) -> Vec<u8> {
-    let mut text = serde_json::to_vec(response).expect("a response has no keys that JSON can't have");
-    text.push(b'\n');
-    text
 }

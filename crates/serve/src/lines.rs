@@ -1,0 +1,29 @@
+//! What the control socket sends: a line for each response.
+
+use std::io;
+
+use tokio::net::UnixStream;
+
+use crate::protocol::Answer;
+
+/// A response to an administrator.
+pub(crate) type Response = crate::protocol::Response<Answer>;
+
+/// A response as it is sent.
+pub(crate) fn line(response: &Response) -> Vec<u8> {
+    let mut text = serde_json::to_vec(response).expect("a response has no keys that JSON can't have");
+    text.push(b'\n');
+    text
+}
+/// Sends all of it.
+pub(crate) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
