@@ -161,8 +161,7 @@ pub async fn serve<D: LiveDisk>(
         members,
     };
     let Parts { description, reactor, members, scrubs, .. } = &parts;
-    let stays = stays(options.run.is_some(), options.inbox.is_some());
-    let control = Rc::new(Control::new(&parts, stays));
+    let control = Rc::new(Control::new(&parts, stays(options.run.is_some(), options.inbox.is_some())));
     control.limit_background(options.rebuild_limit, options.scrub_limit, options.reshape_limit);
     let (door, registration) = listen_to_administrators(&control, socket, options.inbox);
     let metrics = exporter.as_ref().map(Exporter::url);
