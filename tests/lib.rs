@@ -7,6 +7,7 @@
 //! - [`mod@array`]: members in a temporary directory; [`server`]: `uraid serve`, stopped or killed when dropped.
 //! - [`certificates`]: authorities, and directories with the certificates of servers and clients.
 //! - [`nbd`]: a plain client for what no foreign client can be made to send; [`image`]: contents to write and compare.
+//! - [`shadow`]: clients on several connections, beside a model of what the export must hold.
 //! - [`kills`]: servers killed under load, again and again, with a client that knows what must have survived.
 //!
 //! Nothing sleeps to wait for something: a server is ready when it prints its URI, a program has ended when the kernel
@@ -23,6 +24,7 @@ pub mod placement;
 pub mod process;
 pub mod run;
 pub mod server;
+pub mod shadow;
 pub mod shape;
 
 /// Defines one `#[test]` per array shape, which calls `$check(&Shape)`.

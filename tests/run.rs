@@ -38,6 +38,9 @@ const PACKAGES: &[(&str, &str)] = &[
     ("man", "man-db"),
 ];
 
+/// Foreign programs that cargo installs.
+const CRATES: &[&str] = &["fsx"];
+
 /// Runs a foreign client to its end with the arguments given.
 #[track_caller]
 pub fn client<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item = A>) -> Output {
@@ -51,6 +54,9 @@ pub fn client<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item 
 #[track_caller]
 pub fn client_command(program: &str) -> Command {
     let Some(found) = find(program) else {
+        if CRATES.contains(&program) {
+            panic!("{program} is missing: `cargo install --locked {program}`, or run `cargo xtask test`");
+        }
         let package = PACKAGES.iter().find(|(name, _)| *name == program).map_or(program, |(_, package)| package);
         panic!("{program} is missing: `apt-get install {package}`, or run `cargo xtask test` as root");
     };
@@ -72,6 +78,9 @@ pub fn run(command: Command) -> Output {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo = cargo.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let further = ["/usr/sbin".into(), "/sbin".into()].into_iter().chain(cargo.map(|home| home.join("bin")));
+    let mut directories = std::env::split_paths(&path).chain(further);
     directories.find_map(|directory| Some(directory.join(program)).filter(|file| file.is_file()))
 }

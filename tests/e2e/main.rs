@@ -39,6 +39,7 @@ mod report;
 mod reshape;
 mod running;
 mod several;
+mod shadow;
 mod simulate;
 mod smart;
 mod sockets;

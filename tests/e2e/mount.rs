@@ -3,6 +3,7 @@
 //!
 //! Takes root, `/dev/fuse` and loop devices.
 
+mod fsx;
 mod fuse;
 mod hang;
 mod health;

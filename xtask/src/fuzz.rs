@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: the fuzz targets of what is read from members, all at the same time, for a minute or for as long
-//! as one likes.
+//! `cargo xtask fuzz`: the fuzz targets of what is read from members and of what NBD clients send, all at the same
+//! time, for a minute or for as long as one likes.
 //!
 //! They need cargo-fuzz and a C++ compiler, which are installed when they are missing. There is no unsafe code in what
 //! they reach, so they run without a sanitizer: on the project's own toolchain, and faster.
@@ -16,13 +16,14 @@ use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
 
 /// Where the targets are; a workspace of its own.
-const DIRECTORY: &str = "crates/io/fuzz";
+const DIRECTORY: &str = "fuzz";
 
 /// That workspace.
-pub(crate) const MANIFEST: &str = "crates/io/fuzz/Cargo.toml";
+pub(crate) const MANIFEST: &str = "fuzz/Cargo.toml";
 
-/// Memory is bounded, whatever a member says; inputs are changes to sound bytes, so short ones reach everything.
-const LIMITS: [&str; 3] = ["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-max_len=1024"];
+/// Memory is bounded, whatever a member or a client says. Inputs are changes to sound bytes, so short ones reach
+/// everything; they may be that long at once, for in a minute they would not grow so far.
+const LIMITS: [&str; 4] = ["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-max_len=1024", "-len_control=0"];
 
 /// What to run and for how long.
 #[derive(Args)]

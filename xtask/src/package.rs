@@ -73,6 +73,18 @@ pub(crate) fn ensure_tool(project: &Project, tool: &str) -> anyhow::Result<()> {
     if is_installed(project, tool) {
         return Ok(());
     }
+    install(project, tool)
+}
+
+/// The same with a program that is no command of cargo.
+pub(crate) fn ensure_program(project: &Project, program: &str) -> anyhow::Result<()> {
+    if packages::installed(program) {
+        return Ok(());
+    }
+    install(project, program)
+}
+
+fn install(project: &Project, tool: &str) -> anyhow::Result<()> {
     run_program(&mut project.cargo(&["install", tool, "--locked", "--quiet", "--debug"]))
 }
 

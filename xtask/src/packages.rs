@@ -39,6 +39,9 @@ pub(crate) const TESTS: &[Package] = &[
     ("man-db", "man"),
 ];
 
+/// What those of them run that mount file systems, and cargo installs.
+pub(crate) const MOUNT_CRATES: &[&str] = &["fsx"];
+
 /// What the fuzzer's own library is built with.
 pub(crate) const FUZZ: &[Package] = &[("g++", "c++")];
 
@@ -117,7 +120,8 @@ fn packages<'a>(needed: impl Iterator<Item = &'a Package>) -> Vec<&'static str> 
     packages
 }
 
-fn installed(program: &str) -> bool {
+/// Whether there is such a program.
+pub(crate) fn installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
         || SYSTEM_DIRECTORIES.iter().any(|directory| Path::new(directory).join(program).is_file())

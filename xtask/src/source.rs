@@ -24,6 +24,7 @@ const TOP_LEVEL: &[&str] = &[
     "crates",
     "deny.toml",
     "docs",
+    "fuzz",
     "tests",
     "xtask",
 ];

@@ -15,6 +15,7 @@ use clap::Args;
 use serde_json::Value;
 use uraid_tests::process::Process;
 
+use crate::package;
 use crate::packages;
 use crate::project::{Profile, Project, eprint_step, run_program};
 
@@ -37,12 +38,15 @@ pub(crate) struct Options {
 /// are built and run, which compute.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     packages::ensure(packages::TESTS, !options.no_install)?;
+    let left_out = why_not_mount();
+    match left_out {
+        Some(reason) => eprint_step(&format!("tests that mount file systems are left out: {reason}")),
+        // Otherwise its test names what is missing.
+        None if options.no_install => {}
+        None => packages::MOUNT_CRATES.iter().try_for_each(|program| package::ensure_program(project, program))?,
+    }
     let uraid = project.server(Profile::Checked)?;
     let end_to_end = binaries(project, &["--test", "e2e"])?;
-    let left_out = why_not_mount();
-    if let Some(reason) = left_out {
-        eprint_step(&format!("tests that mount file systems are left out: {reason}"));
-    }
     let command = |binary: &Binary| {
         let mut command = Command::new(&binary.executable);
         command.current_dir(&binary.package).env("CARGO_MANIFEST_DIR", &binary.package).args(&options.filter);

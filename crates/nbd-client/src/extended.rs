@@ -49,6 +49,7 @@ const OPTION_EXTENDED_HEADERS: u32 = 11;
 const REPLY_META_CONTEXT: u32 = 4;
 const DONE: u16 = 1;
 const KIND_NONE: u16 = 0;
+const KIND_DATA: u16 = 1;
 const KIND_BLOCK_STATUS_EXT: u16 = 6;
 const KIND_ERROR: u16 = (1 << 15) + 1;
 /// No reply is longer.
@@ -133,7 +134,15 @@ impl ExtendedClient {
     /// # Errors
     /// As [`ExtendedClient::call`], and if the server refuses or does not keep to the form.
     pub fn status(&mut self, offset: u64, length: u64) -> Result<Vec<Extent>> {
-        let Chunk { kind, payload } = self.call(0, Command::BlockStatus, offset, length, &[])?;
+        self.status_with(0, offset, length)
+    }
+
+    /// As [`ExtendedClient::status`], with these [`super::flag`]s.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn status_with(&mut self, flags: u16, offset: u64, length: u64) -> Result<Vec<Extent>> {
+        let Chunk { kind, payload } = self.call(flags, Command::BlockStatus, offset, length, &[])?;
         let Some((head, extents)) = payload.split_first_chunk::<8>().filter(|_| kind == KIND_BLOCK_STATUS_EXT) else {
             return expect(false, || format!("the server replied {kind:#06x} to a block status")).map(|()| Vec::new());
         };
@@ -156,5 +165,11 @@ impl Chunk {
             KIND_ERROR => self.payload.first_chunk().copied().map(u32::from_be_bytes),
             _ => None,
         }
+    }
+
+    /// The data of a read at that place.
+    #[must_use]
+    pub fn data(&self, offset: u64) -> Option<&[u8]> {
+        self.payload.strip_prefix(&offset.to_be_bytes()).filter(|_| self.kind == KIND_DATA)
     }
 }

@@ -36,6 +36,18 @@ pub enum Command {
     Unknown = 0x7f,
 }
 
+/// Flags of a request.
+pub mod flag {
+    /// What it writes is durable when it is answered.
+    pub const FUA: u16 = 1 << 0;
+    /// Zeroes stay allocated.
+    pub const NO_HOLE: u16 = 1 << 1;
+    /// One extent is enough.
+    pub const REQ_ONE: u16 = 1 << 3;
+    /// Zeroes are refused if to write them would take as long as to write data.
+    pub const FAST_ZERO: u16 = 1 << 4;
+}
+
 /// NBD error numbers.
 pub mod error {
     /// Operation not permitted: a write to a read-only export.
@@ -48,6 +60,8 @@ pub mod error {
     pub const ENOSPC: u32 = 28;
     /// More than the server takes in one request.
     pub const EOVERFLOW: u32 = 75;
+    /// Zeroes that would not be fast.
+    pub const ENOTSUP: u32 = 95;
     /// The server is shutting down.
     pub const ESHUTDOWN: u32 = 108;
 }
@@ -107,7 +121,6 @@ const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 const FIXED_NEWSTYLE: u16 = 1;
 /// `NBD_FLAG_C_FIXED_NEWSTYLE | NBD_FLAG_C_NO_ZEROES`.
 const CLIENT_FLAGS: u32 = 3;
-const FORCE_UNIT_ACCESS: u16 = 1;
 const OPTION_GO: u32 = 7;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
@@ -152,7 +165,7 @@ impl Client {
     /// # Errors
     /// If the connection fails.
     pub fn submit(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> Result<u64> {
-        self.send(0, command, offset, length, payload)
+        self.submit_with(0, command, offset, length, payload)
     }
 
     /// As [`Client::submit`], with FUA: what it writes is durable when it is answered.
@@ -160,7 +173,30 @@ impl Client {
     /// # Errors
     /// If the connection fails.
     pub fn submit_durable(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> Result<u64> {
-        self.send(FORCE_UNIT_ACCESS, command, offset, length, payload)
+        self.submit_with(flag::FUA, command, offset, length, payload)
+    }
+
+    /// As [`Client::submit`], with these [`flag`]s.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub fn submit_with(
+        &mut self,
+        flags: u16,
+        command: Command,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+    ) -> Result<u64> {
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        if command == Command::Read {
+            self.read_lengths.insert(cookie, length as usize);
+        }
+        let mut message = header(flags, command, cookie, offset, length).to_vec();
+        message.extend(payload);
+        self.stream.write_all(&message).map_err(io(|| format!("can't send a {command:?}")))?;
+        Ok(cookie)
     }
 
     /// Waits for the next reply, to whichever request.
@@ -192,18 +228,6 @@ impl Client {
     /// If the connection fails.
     pub fn disconnect(mut self) -> Result<()> {
         self.submit(Command::Disconnect, 0, 0, &[]).map(drop)
-    }
-
-    fn send(&mut self, flags: u16, command: Command, offset: u64, length: u32, payload: &[u8]) -> Result<u64> {
-        let cookie = self.next_cookie;
-        self.next_cookie += 1;
-        if command == Command::Read {
-            self.read_lengths.insert(cookie, length as usize);
-        }
-        let mut message = header(flags, command, cookie, offset, length).to_vec();
-        message.extend(payload);
-        self.stream.write_all(&message).map_err(io(|| format!("can't send a {command:?}")))?;
-        Ok(cookie)
     }
 }
 
@@ -429,7 +453,7 @@ mod tests {
 
     #[test]
     fn flags_are_before_the_command() {
-        assert_eq!(header(FORCE_UNIT_ACCESS, Command::Trim, 0, 0, 0)[4..8], [0, 1, 0, 4]);
+        assert_eq!(header(flag::FUA, Command::Trim, 0, 0, 0)[4..8], [0, 1, 0, 4]);
     }
 
     #[test]

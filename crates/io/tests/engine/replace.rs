@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge, recover};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, Engine, EngineError, MemberCounters};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError, MemberCounters};
 use uraid_io::format::superblock::{Consistency, Integrity, Revision, decode, newest, positions};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ use crate::support::model::{Model, Pending};
 use crate::support::watch::Watch;
 use crate::support::{
     RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, shapes, size, small,
-    write,
+    with_cache, write,
 };
 
 /// Puts a new member in at the seat, whose data is anything, and says whose place it is to take.
@@ -723,4 +723,34 @@ fn a_copy_that_waits_for_the_list_of_another_member_tries_again_later() {
     assert!(engine.replacement().is_some(), "it waits");
     pass(&mut engine, 10_000);
     assert_taken_over(&mut engine, &content);
+}
+
+/// A write of some bytes that is to be durable waits until the cache is written out. A change of members waits for that
+/// write, and holds back what is written out: but not then.
+#[test]
+fn durable_bytes_and_the_beginning_of_a_copy_do_not_wait_for_each_other() {
+    for shape in [small(RAID5, 3), logged(small(RAID5, 3)), small(rm2(3, Placement::Adjacent), 7).checked()] {
+        let context = format!("{shape:?}");
+        let (engine, mut content) = filled(shape, Order::Fifo);
+        let (mut engine, _pool) = with_cache(engine, Some((CacheMode::WriteBack, 64)));
+        let replace = replacement(&mut engine, &shape, MemberIndex(1), 1);
+        let mut replies = Vec::new();
+        content[700..707].copy_from_slice(b"durable");
+        engine.disk_mut().allow_reaps(0);
+        engine.submit(0, Command::WriteBytes { at: Bytes(700), buf: buf(b"durable"), fua: true });
+        // It reads what is around them.
+        engine.turn(&mut replies).expect("memory does not break");
+        engine.submit(1, replace);
+        engine.turn(&mut replies).expect("memory does not break");
+        engine.disk_mut().allow_reaps(usize::MAX);
+        engine.turn(&mut replies).expect("memory does not break");
+        while engine.wants_turn() {
+            engine.turn(&mut replies).expect("memory does not break");
+        }
+        assert_eq!(engine.in_flight(), 0, "{context}: commands hang");
+        assert!(replies.len() == 2 && replies.iter().all(|reply| reply.result.is_ok()), "{context}: {replies:?}");
+        assert_replaced(&engine, MemberIndex(1), 1, &context);
+        let capacity = engine.geometry().capacity().0;
+        assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+    }
 }

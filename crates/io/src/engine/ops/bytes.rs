@@ -80,7 +80,7 @@ async fn write_edges(
         change_unit(core, space, edge, content).await?;
     }
     if fua && !planted!(EdgesVolatile) {
-        flush::flush(&core.sides).await?;
+        flush::flush_awaited(&core.sides).await?;
     }
     if first >= last {
         return Ok(None);
@@ -132,7 +132,7 @@ async fn change_unit(
         if is_taken {
             break;
         }
-        match flush::drain(parts, false).await {
+        match flush::drain_awaited(parts).await {
             // What can't be written out is somebody else's.
             Ok(()) | Err(EngineError::NotDestaged { .. }) => {}
             Err(error) => return Err(error),

@@ -1,10 +1,13 @@
 //! A flush: everything that was replied to before is put into the journal or written out, then made durable.
 
+use smallvec::SmallVec;
+
 use super::journal;
 use crate::cache::Cache;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
 use crate::engine::sides::Sides;
+use crate::engine::writeback::Awaiting;
 
 /// What a flush is to make durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,25 @@ pub(in crate::engine) async fn flush(sides: &Sides) -> Result<(), EngineError> {
         }
     }
     durable(&sides.below, Covers::Replied).await
+}
+
+/// As [`flush`], of a command that a change of members waits for: what that holds back is written out meanwhile.
+///
+/// # Errors
+/// As [`flush`].
+pub(super) async fn flush_awaited(sides: &Sides) -> Result<(), EngineError> {
+    let all = sides.all().filter(|_| !planted!(KeptUnawaited));
+    let _awaiting: SmallVec<[Awaiting<'_>; 2]> = all.map(|parts| parts.writeback.begin_awaiting()).collect();
+    flush(sides).await
+}
+
+/// As [`drain`], of such a command.
+///
+/// # Errors
+/// As [`drain`].
+pub(super) async fn drain_awaited(parts: &Parts) -> Result<(), EngineError> {
+    let _awaiting = (!planted!(KeptUnawaited)).then(|| parts.writeback.begin_awaiting());
+    drain(parts, false).await
 }
 
 /// Waits until everything that was replied to is written out; to close the array, until nothing is being written out.

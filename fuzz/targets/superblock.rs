@@ -3,8 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use uraid_fuzz::Input;
+use uraid_fuzz::members::{Sound, array, seal};
 use uraid_io::format::superblock::{SUPERBLOCK_BYTES, Superblock, decode, encode, newest};
-use uraid_io_fuzz::{Input, Sound, array, seal};
 
 /// Where the revision is; `docs/on-disk-format.md`.
 const REVISION: usize = 224;

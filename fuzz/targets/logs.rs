@@ -6,10 +6,11 @@
 use std::collections::HashSet;
 
 use libfuzzer_sys::fuzz_target;
+use uraid_fuzz::Input;
+use uraid_fuzz::members::{WITH_LOGS, array, seal};
 use uraid_io::format::Epoch;
 use uraid_io::format::log_device::{HEADER_BYTES, LogHeader, decode_mark, encode_mark};
 use uraid_io::format::superblock::{Area, LogDevices, Superblock, decode, encode};
-use uraid_io_fuzz::{Input, WITH_LOGS, array, seal};
 use uraid_layout::{Bytes, MemberIndex};
 use uuid::Uuid;
 

@@ -1,7 +1,4 @@
-//! What the fuzz targets share: sound superblocks to begin with, and an input that says what becomes of them.
-//!
-//! Bytes that nobody made sound fail at the checksum, so targets read their input as changes to sound bytes, whose
-//! checksum is then put right. The sound ones are made here; no corpus is kept.
+//! Sound superblocks, whose checksum is put right after they were changed.
 
 use std::sync::LazyLock;
 
@@ -9,11 +6,8 @@ use uraid_io::format::superblock::{
     Areas, Consistency, Integrity, LogDevices, Revision, SUPERBLOCK_BYTES, Superblock, encode,
 };
 use uraid_io::format::{Epoch, UnixSeconds};
-use uraid_layout::{Bytes, Level, MemberIndex, MemberSet, Placement, Rotation, Spec};
+use uraid_layout::{Bytes, Level, Placement, Rotation, Spec};
 use uuid::Uuid;
-
-/// Most changes to one superblock.
-const CHANGES_MAX: u8 = 16;
 
 /// Where the checksum of a superblock is, and of a record's header; `docs/on-disk-format.md`.
 const CHECKSUM: std::ops::Range<usize> = 8..12;
@@ -34,48 +28,6 @@ const ARRAYS: [(Level, u8, Integrity, u8); 10] = [
 
 /// Which of them has two log devices, and which has as many as there can be.
 pub const WITH_LOGS: [u8; 2] = [8, 9];
-
-/// The fuzzer's bytes, read from the front; zeros when they are used up.
-#[derive(Debug)]
-pub struct Input<'a>(pub &'a [u8]);
-
-impl Input<'_> {
-    /// The next byte.
-    pub fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    /// The next eight bytes.
-    pub fn word(&mut self) -> u64 {
-        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
-    }
-
-    /// Some of eight members.
-    pub fn members(&mut self) -> MemberSet {
-        let bits = self.byte();
-        (0..8).filter(|member| bits >> member & 1 == 1).map(MemberIndex).collect()
-    }
-
-    /// Changes bytes as the input says: single ones, and numbers of eight bytes where numbers are.
-    pub fn change(&mut self, bytes: &mut [u8]) {
-        for _ in 0..self.byte().min(CHANGES_MAX) {
-            let at = usize::from(u16::from_le_bytes([self.byte(), self.byte()])) % bytes.len();
-            match self.byte() % 4 {
-                0 => bytes[at] = self.byte(),
-                1 => bytes[at] ^= 1 << (self.byte() % 8),
-                2 => bytes[at] = bytes[at].wrapping_add(self.byte()),
-                _ => {
-                    let at = at / 8 * 8;
-                    let end = (at + 8).min(bytes.len());
-                    let word = self.word().to_le_bytes();
-                    bytes[at..end].copy_from_slice(&word[..end - at]);
-                }
-            }
-        }
-    }
-}
 
 /// A member's superblock, sound.
 #[derive(Clone, Debug)]

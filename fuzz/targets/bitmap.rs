@@ -4,9 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use uraid_fuzz::Input;
 use uraid_io::format::Epoch;
 use uraid_io::format::bitmap::{Bitmap, RegionId, Regions, Seal};
-use uraid_io_fuzz::Input;
 use uraid_layout::{Bytes, Geometry, Level, Spec};
 use uuid::Uuid;
 

@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use uraid_fuzz::Input;
 use uraid_io::format::badblocks::{BadBlocks, Found, Lack};
-use uraid_io_fuzz::Input;
 use uraid_layout::DiskSector;
 use uuid::Uuid;
 

@@ -3,10 +3,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use uraid_fuzz::Input;
+use uraid_fuzz::members::{Sound, array, seal};
 use uraid_io::array::{Candidate, OpenOptions, check_presence, judge};
 use uraid_io::format::superblock::{Superblock, decode};
 use uraid_io::member::Access;
-use uraid_io_fuzz::{Input, Sound, array, seal};
 
 fuzz_target!(|bytes: &[u8]| {
     let mut input = Input(bytes);

@@ -4,10 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use uraid_fuzz::Input;
+use uraid_fuzz::members::seal;
 use uraid_io::format::BLOCK;
 use uraid_io::format::log::record::{Extent, Header, Kind, LogSequence, RecordError, SUM_BYTES, decode, may_begin};
 use uraid_io::format::log::{RECORD_BYTES_MAX, replay};
-use uraid_io_fuzz::{Input, seal};
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
