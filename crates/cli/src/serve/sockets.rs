@@ -23,6 +23,11 @@ use crate::misuse::Misuse;
 pub(super) struct PrivateDirectory(OnceCell<TempDir>);
 
 impl PrivateDirectory {
+    /// Where it is, if it was needed.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.0.get().map(TempDir::path)
+    }
+
     /// A socket in it.
     fn socket(&self) -> Result<PathBuf> {
         let owners = Permissions::from_mode(0o700);
@@ -147,7 +152,7 @@ fn handed_over(sockets: Vec<OwnedFd>, endpoint: &EndpointArgs, addresses: &[Vec<
 }
 
 /// The Unix socket that is asked for: with TCP addresses alone there is none.
-fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> {
+pub(super) fn unix_socket(endpoint: &EndpointArgs, members: &[PathBuf]) -> Option<PathBuf> {
     let default = || endpoint.listen.is_empty().then(|| default_socket(members));
     endpoint.socket.clone().or_else(default)
 }

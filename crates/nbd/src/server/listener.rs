@@ -12,6 +12,7 @@ use std::{
 };
 
 use rustix::{
+    fs::{Gid, Uid},
     io::Errno,
     net::{AddressFamily, sockopt},
 };
@@ -177,6 +178,17 @@ impl Listener {
             }
         }
         Ok(Self { guests: Some(users), ..self })
+    }
+
+    /// Makes the files of Unix sockets that this process has made another user's, who may connect then.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] if an owner can't be changed.
+    pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), Error> {
+        self.sockets.iter().try_for_each(|socket| match socket {
+            Socket::Unix(socket) => socket.give_to(user, group),
+            Socket::Tcp(_) | Socket::Shared(_) => Ok(()),
+        })
     }
 
     /// Where clients connect to; the first place where there are several.

@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{FileType, FlockOperation, Mode, OFlags},
+    fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid},
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
@@ -118,6 +118,26 @@ impl UnixSocket {
         })
     }
 
+    /// Makes the file another user's, if this process has made it: who may connect by its mode is that user.
+    ///
+    /// # Errors
+    /// [`Error::Listen`].
+    pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), Error> {
+        let Some(identity) = &self.identity else { return Ok(()) };
+        let give = || -> io::Result<()> {
+            // By the path alone, whoever may write to the directory could have this process give away another file.
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+            let stat = rustix::fs::fstat(&file)?;
+            if (FileIdentity { device: stat.st_dev, inode: stat.st_ino }) != *identity {
+                return Err(io::Error::other("another file has taken its place"));
+            }
+            Ok(rustix::fs::chownat(&file, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?)
+        };
+        let endpoint = || self.path.display().to_string();
+        give().map_err(|source| Error::Listen { operation: "change the owner of", endpoint: endpoint(), source })
+    }
+
     /// Where it is: an absolute path, if whoever made it used one; empty when it has no name.
     pub fn path(&self) -> &Path {
         &self.path
@@ -143,7 +163,8 @@ impl Drop for UnixSocket {
         if FileIdentity::of(&self.path).is_ok_and(|now| now == *identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
-            warn!(path = %self.path.display(), %error, "could not remove the socket");
+            let path = self.path.display();
+            warn!(%path, %error, "could not remove the socket: it stays until the next server replaces it");
         }
     }
 }
