@@ -364,5 +364,9 @@ fn a_spare_that_the_user_can_not_use_is_told_at_once() {
     let _ = ask(&array, &["wait"]).success();
     let stopped = end(server).success();
     assert!(!stopped.stderr.contains(warned), "{}", stopped.stderr);
-    assert_eq!(binary::examine(&[array.members()[0].clone(), spare])["missing"], serde_json::json!([]), "it is a member");
+    assert_eq!(
+        binary::examine(&[array.members()[0].clone(), spare])["missing"],
+        serde_json::json!([]),
+        "it is a member"
+    );
 }

@@ -97,8 +97,8 @@ fn serve(args: &ServeArgs, prepared: &Prepared, privileges: &Privileges) -> Resu
     let open = |_| {
         let sockets = sockets(args, &prepared.addresses, &private)?;
         if let Some(heir) = privileges.heir() {
-            heir.own_sockets(&sockets)?;
-            private.path().into_iter().for_each(|directory| heir.own_directory(directory));
+            heir.gets(&sockets);
+            private.path().into_iter().for_each(|directory| heir.gets_directory(directory));
         }
         Ok(sockets)
     };

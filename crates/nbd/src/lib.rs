@@ -28,6 +28,6 @@ pub use export::Export;
 pub use info::{BlockSizes, ExportInfo};
 pub use server::{
     Connections, Dispatcher, Drain, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener, RateLimits,
-    Rates, Reception, ReplySlot, RequestMemory, Scheme, Server, SharedExports, Tls, TlsClients, TlsError, UnixSocket,
-    descriptors_needed,
+    Rates, Reception, ReplySlot, RequestMemory, Scheme, Server, SharedExports, SocketFile, Tls, TlsClients, TlsError,
+    UnixSocket, descriptors_needed,
 };

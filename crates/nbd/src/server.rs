@@ -46,7 +46,7 @@ pub use permits::Connections;
 pub use rates::{RateLimits, Rates};
 pub use reception::Reception;
 pub use shared::SharedExports;
-pub use socket::UnixSocket;
+pub use socket::{SocketFile, UnixSocket};
 
 use crate::{Error, Export};
 use budget::Budget;

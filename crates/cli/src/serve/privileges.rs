@@ -4,20 +4,26 @@
 //! The order is fixed. First everything is checked that can be refused, before anything is opened. Then, while there is
 //! one thread, new privileges and the rest of the file system are given up, and all later threads are born without
 //! them. When members and sockets are open, the server becomes another user and makes sure that there is no way back.
-//! The capabilities go with root's identity: the kernel takes them from a process whose last user ID stops being 0.
+//! The capabilities go with root's identity: the kernel takes them from a thread whose last user ID stops being 0. The
+//! thread that does it keeps one, to give the sockets to the user, until that is done: as long as the user's programs
+//! can reach a socket, there is nothing of root's behind it.
 
 use std::ffi::CString;
-use std::fs;
-use std::os::fd::AsFd as _;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::{fs, io, mem};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
-use nix::unistd::{User, initgroups, setresgid, setresuid};
+use nix::unistd::{User, getgrouplist, setgroups, setresgid, setresuid};
 use rustix::fs::{Access, AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::process::{Pid, Signal, geteuid, getppid, set_parent_process_death_signal};
-use rustix::thread::{CapabilitySet, capabilities, set_no_new_privs};
-use uraid_nbd::Listener;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits, set_capabilities, set_keep_capabilities,
+    set_no_new_privs,
+};
+use uraid_nbd::{Listener, SocketFile, UnixSocket};
 use uraid_serve::server::Sockets;
 use uraid_serve::{Confinement, running};
 
@@ -71,6 +77,16 @@ pub(super) struct Heir {
     name: String,
     user: Uid,
     group: Gid,
+    groups: Vec<nix::unistd::Gid>,
+    /// What the server has made as root, and is the user's then.
+    made: Arc<Mutex<Vec<Made>>>,
+}
+
+/// Something in the file system.
+#[derive(Debug)]
+enum Made {
+    Socket(SocketFile),
+    Directory(PathBuf),
 }
 
 impl PrivilegeArgs {
@@ -150,9 +166,7 @@ impl Privileges {
     /// If any of it is not gone; then the server must not go on.
     pub(super) fn give_up(&self) -> Result<()> {
         if let Some(heir) = &self.heir {
-            if let Some(registry) = &self.registry {
-                heir.own_directory(registry);
-            }
+            self.registry.iter().for_each(|registry| heir.gets_directory(registry));
             heir.take_over().with_context(|| format!("--user {}", heir.name))?;
             // The kernel forgets that when the user changes.
             self.follow_parent()?;
@@ -183,7 +197,10 @@ impl Heir {
             bail!("--user {named}: there is no such user; `getent passwd` lists users");
         };
         let own = geteuid();
-        let heir = Self { name, user: Uid::from_raw(uid.as_raw()), group: Gid::from_raw(gid.as_raw()) };
+        let (user, group) = (Uid::from_raw(uid.as_raw()), Gid::from_raw(gid.as_raw()));
+        let c_name = CString::new(name.as_str()).context("--user")?;
+        let groups = getgrouplist(&c_name, gid).with_context(|| format!("--user {name}: its groups can't be found"))?;
+        let heir = Self { name, user, group, groups, made: Arc::default() };
         if heir.user == own && !own.is_root() {
             return Ok(None);
         }
@@ -199,43 +216,51 @@ impl Heir {
             has_all,
             "--user {name}: root lacks CAP_SETUID, CAP_SETGID or CAP_CHOWN here: start the server as {name}"
         );
+        let bits = capabilities_secure_bits().context("can't look at the secure bits")?;
+        ensure!(bits.is_empty(), "--user {name}: root has secure bits here ({bits:?}): start the server as {name}");
         Ok(Some(heir))
     }
 
-    /// Makes sockets this user's.
-    ///
-    /// # Errors
-    /// If an owner can't be changed.
-    pub(super) fn own_sockets(&self, Sockets { listener, control }: &Sockets) -> Result<()> {
-        self.own_listener(listener)?;
-        Ok(control.as_ref().map_or(Ok(()), |control| control.give_to(self.user, self.group))?)
+    /// Notes sockets that are to be this user's.
+    pub(super) fn gets(&self, Sockets { listener, control }: &Sockets) {
+        self.gets_listener(listener);
+        control.iter().filter_map(UnixSocket::file).for_each(|file| self.note(Made::Socket(file)));
     }
 
     /// The same where administrators have no socket.
-    ///
-    /// # Errors
-    /// If an owner can't be changed.
-    pub(super) fn own_listener(&self, listener: &Listener) -> Result<()> {
-        Ok(listener.give_to(self.user, self.group)?)
+    pub(super) fn gets_listener(&self, listener: &Listener) {
+        listener.files().into_iter().for_each(|file| self.note(Made::Socket(file)));
     }
 
-    /// Makes a directory this user's. Where that fails, less is tidied up in the end.
-    pub(super) fn own_directory(&self, directory: &Path) {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let owned = rustix::fs::open(directory, flags, Mode::empty())
-            .and_then(|directory| rustix::fs::fchown(directory.as_fd(), Some(self.user), Some(self.group)));
-        if let Err(error) = owned {
-            tracing::debug!(%error, directory = %directory.display(), "it stays root's");
+    /// Notes a directory that is to be this user's.
+    pub(super) fn gets_directory(&self, directory: &Path) {
+        self.note(Made::Directory(directory.to_owned()));
+    }
+
+    fn note(&self, made: Made) {
+        // What is made later is the user's own.
+        if geteuid().is_root() {
+            self.made.lock().expect("a panic ends the process").push(made);
         }
     }
 
-    /// Makes all threads of this process this user's, for good.
+    /// Makes all threads of this process this user's, for good, and what the server has made.
     fn take_over(&self) -> Result<()> {
+        let made = mem::take(&mut *self.made.lock().expect("a panic ends the process"));
+        let made: Vec<OwnedFd> = made.iter().filter_map(Made::open).collect();
         let (user, group) = (self.user.as_raw().into(), self.group.as_raw().into());
-        let name = CString::new(self.name.as_str()).context("its name can't be passed on")?;
-        initgroups(&name, group).context("can't take its groups")?;
+        setgroups(&self.groups).context("can't take its groups")?;
         setresgid(group, group, group).context("can't take its group")?;
+        // Of this thread alone, and for one thing: whoever reaches a socket must not find root behind it.
+        set_keep_capabilities(true).context("can't keep the capability to change owners")?;
         setresuid(user, user, user).context("can't become this user")?;
+        set_only(CapabilitySet::CHOWN)?;
+        for file in made {
+            let owned = rustix::fs::chownat(&file, "", Some(self.user), Some(self.group), AtFlags::EMPTY_PATH);
+            owned.context("can't give it its sockets")?;
+        }
+        set_only(CapabilitySet::empty())?;
+        set_keep_capabilities(false).context("can't give up to keep capabilities")?;
         let root = nix::unistd::Uid::from_raw(0);
         ensure!(setresuid(root, root, root).is_err(), "the server could become root again: it does not go on");
         let left = capabilities(None).context("can't look at the capabilities")?.permitted;
@@ -260,6 +285,26 @@ impl Heir {
             tracing::debug!(%error, "nobody looks whether spares can be used");
         }
     }
+}
+
+impl Made {
+    /// A handle on it, if it is still there: one of several arrays may have ended, or none have needed the directory.
+    fn open(&self) -> Option<OwnedFd> {
+        let opened = match self {
+            Self::Socket(file) => file.open(),
+            Self::Directory(path) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                rustix::fs::open(path, flags, Mode::empty()).map_err(io::Error::from)
+            }
+        };
+        opened.inspect_err(|error| tracing::debug!(%error, made = ?self, "it is not the server's any more")).ok()
+    }
+}
+
+/// Leaves this thread these capabilities, of those that it has.
+fn set_only(capabilities: CapabilitySet) -> Result<()> {
+    let sets = CapabilitySets { effective: capabilities, permitted: capabilities, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).context("can't give up capabilities")
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use std::{
 };
 
 use rustix::{
-    fs::{Gid, Uid},
     io::Errno,
     net::{AddressFamily, sockopt},
 };
@@ -26,7 +25,7 @@ use super::{
     peer::Peer,
     refusals::Refusal,
     shared::{Introduced, Place, SharedExports},
-    socket::UnixSocket,
+    socket::{SocketFile, UnixSocket},
 };
 use crate::{Error, ExportInfo};
 
@@ -180,15 +179,13 @@ impl Listener {
         Ok(Self { guests: Some(users), ..self })
     }
 
-    /// Makes the files of Unix sockets that this process has made another user's, who may connect then.
-    ///
-    /// # Errors
-    /// [`Error::Listen`] if an owner can't be changed.
-    pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), Error> {
-        self.sockets.iter().try_for_each(|socket| match socket {
-            Socket::Unix(socket) => socket.give_to(user, group),
-            Socket::Tcp(_) | Socket::Shared(_) => Ok(()),
-        })
+    /// The files of Unix sockets that this process has made.
+    pub fn files(&self) -> Vec<SocketFile> {
+        let file = |socket: &Socket| match socket {
+            Socket::Unix(socket) => socket.file(),
+            Socket::Tcp(_) | Socket::Shared(_) => None,
+        };
+        self.sockets.iter().filter_map(file).collect()
     }
 
     /// Where clients connect to; the first place where there are several.

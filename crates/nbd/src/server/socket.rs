@@ -14,7 +14,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Uid},
+    fs::{FileType, FlockOperation, Mode, OFlags},
     io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
 };
@@ -118,24 +118,9 @@ impl UnixSocket {
         })
     }
 
-    /// Makes the file another user's, if this process has made it: who may connect by its mode is that user.
-    ///
-    /// # Errors
-    /// [`Error::Listen`].
-    pub fn give_to(&self, user: Uid, group: Gid) -> Result<(), Error> {
-        let Some(identity) = &self.identity else { return Ok(()) };
-        let give = || -> io::Result<()> {
-            // By the path alone, whoever may write to the directory could have this process give away another file.
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
-            let stat = rustix::fs::fstat(&file)?;
-            if (FileIdentity { device: stat.st_dev, inode: stat.st_ino }) != *identity {
-                return Err(io::Error::other("another file has taken its place"));
-            }
-            Ok(rustix::fs::chownat(&file, "", Some(user), Some(group), AtFlags::EMPTY_PATH)?)
-        };
-        let endpoint = || self.path.display().to_string();
-        give().map_err(|source| Error::Listen { operation: "change the owner of", endpoint: endpoint(), source })
+    /// Its file, if this process has made it.
+    pub fn file(&self) -> Option<SocketFile> {
+        Some(SocketFile { path: self.path.clone(), identity: self.identity? })
     }
 
     /// Where it is: an absolute path, if whoever made it used one; empty when it has no name.
@@ -157,10 +142,34 @@ impl UnixSocket {
     }
 }
 
+/// The file of a Unix socket that this process has made.
+#[derive(Clone, Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: FileIdentity,
+}
+
+impl SocketFile {
+    /// A handle on the file itself (`O_PATH`), whatever becomes of its name.
+    ///
+    /// # Errors
+    /// If it has no name any more, or another file has.
+    pub fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&file)?;
+        if (FileIdentity { device: stat.st_dev, inode: stat.st_ino }) == self.identity {
+            Ok(file)
+        } else {
+            Err(io::Error::other(format!("{}: another file has taken its place", self.path.display())))
+        }
+    }
+}
+
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        let Some(identity) = &self.identity else { return };
-        if FileIdentity::of(&self.path).is_ok_and(|now| now == *identity)
+        let Some(identity) = self.identity else { return };
+        if FileIdentity::of(&self.path).is_ok_and(|now| now == identity)
             && let Err(error) = fs::remove_file(&self.path)
         {
             let path = self.path.display();
@@ -170,7 +179,7 @@ impl Drop for UnixSocket {
 }
 
 /// Tells a file from another that took its name.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
     inode: u64,

@@ -160,7 +160,7 @@ impl Plan {
                 Some(exports) if *is_shared => place(name, args, exports, offer)?,
                 _ => own_sockets(args, &prepared.addresses)?,
             };
-            heir.as_ref().map_or(Ok(()), |heir| heir.own_sockets(&sockets))?;
+            heir.iter().for_each(|heir| heir.gets(&sockets));
             Ok(sockets)
         };
         berth.serve(array, options, open, |reachable| {
