@@ -64,14 +64,14 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 #[track_caller]
 pub(crate) fn assert_is_nobodys(pid: u32) {
     let [user, group, groups] = ["-u", "-g", "-G"].map(id);
-    let four = |id: &str| [id; 4].join("\t");
+    let [users, groups_of_it] = [&user, &group].map(|id| [id.as_str(); 4].join("\t"));
     let all = threads(pid);
     // Workers of io_uring keep the identity that they were born with, and use that of each request.
     let own: Vec<_> = all.iter().filter(|(name, _)| !name.starts_with("iou-")).collect();
     assert!(!own.is_empty(), "{all:?}");
     for (name, status) in own {
         let said = ["Uid", "Gid", "Groups", "NoNewPrivs"].map(|name| field(status, name));
-        assert_eq!(said, [&four(&user), &four(&group), groups.as_str(), "1"], "{name}");
+        assert_eq!(said, [users.as_str(), &groups_of_it, &groups, "1"], "{name}");
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
             assert_eq!(u64::from_str_radix(field(status, set), 16), Ok(0), "{name}: {set}");
         }
@@ -108,7 +108,9 @@ fn a_server_of_roots_becomes_a_user_who_serves_roots_members() {
     if !is_root() {
         return;
     }
-    for options in [&["--user", USER][..], &["--user", &id("-u"), "--connection-threads", "2", "--metrics", "0"]] {
+    let number = id("-u");
+    for options in [&["--user", USER][..], &["--user", number.as_str(), "--connection-threads", "2", "--metrics", "0"]]
+    {
         let array = Array::create(&shape::raid5_of_3());
         let image = Random::new(1).bytes(array.expected_size());
         // Its directory is root's, and only root's.
@@ -146,9 +148,9 @@ fn the_users_own_clients_may_connect() {
     }
     let array = Array::create(&shape::raid1_of_2());
     open_to_all(&array.path(""));
-    let size = |socket_of: u32| {
+    let size = |client: u32| {
         let mut command = client_command("nbdinfo");
-        command.args(["--size", &format!("nbd+unix:///?socket={}", array.socket().display())]).uid(socket_of);
+        command.args(["--size", &format!("nbd+unix:///?socket={}", array.socket().display())]).uid(client);
         run(command)
     };
     let server = Server::start_members(&array, array.members(), &["--user", USER]);
@@ -255,9 +257,11 @@ fn a_command_beside_the_server_is_the_users_too() {
         output.text().split_whitespace().map(str::to_owned).collect::<Vec<_>>()
     };
     let size = array.expected_size().to_string();
-    assert_eq!(serve(&["--user", USER]), [&id("-u"), &size, "NoNewPrivs:", "1"]);
-    assert_eq!(serve(&["--user", USER, "--sandbox", "auto"]), [&id("-u"), &size, "NoNewPrivs:", "1"]);
-    assert_eq!(serve(&[]), ["0", &size, "NoNewPrivs:", "0"]);
+    let number = id("-u");
+    for more in [&["--user", USER][..], &["--user", USER, "--sandbox", "auto"]] {
+        assert_eq!(serve(more), [number.as_str(), &size, "NoNewPrivs:", "1"], "{more:?}");
+    }
+    assert_eq!(serve(&[]), ["0", size.as_str(), "NoNewPrivs:", "0"]);
 }
 
 #[test]
@@ -326,7 +330,7 @@ fn programs_run_in_the_sandbox_where_they_are_asked_for() {
                 chown(path, Some(uid()), None).unwrap();
             });
         }
-        let options = [&["--sandbox", "auto", "--on-event", hook.to_str().unwrap()], more].concat();
+        let options = [&["--sandbox", "auto", "--on-event", hook.to_str().unwrap()][..], more].concat();
         let server = Server::start_members(&array, array.members(), &options);
         assert_is_filtered(server.pid());
         let _ = events.until("started");

@@ -17,7 +17,7 @@ fn all_arrays_are_served_as_the_user_and_reloads_go_on() {
     let several = Several::new(&["one", "two"]);
     // What is read at SIGHUP the user has to be able to read.
     fs::set_permissions(several.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    let keys = format!("user = '{USER}'\nsandbox = 'auto'\n");
+    let keys = format!("user = '{USER}'\nsandbox = 'auto'\nwait-for-members = '1s'\n");
     let server = several.start(&several.all(&keys));
     assert_is_nobodys(server.pid());
     assert_is_filtered(server.pid());
@@ -33,7 +33,7 @@ fn all_arrays_are_served_as_the_user_and_reloads_go_on() {
         client.flush();
         assert_eq!(client.read(0, 4096), [5; 4096]);
     }
-    let told = reload(&several.all("user = 'daemon'\nsandbox = 'auto'\n"));
+    let told = reload(&several.all(&keys.replace(USER, "daemon")));
     assert!(told.contains("user of the server itself has changed"), "{told}");
     let told = reload(&several.all(&keys.replace("auto", "off")));
     assert!(told.contains("sandbox of the server itself has changed"), "{told}");

@@ -117,7 +117,8 @@ impl Sandbox {
         }
         let rules = open(wanted(paths));
         let closed = || -> Result<RulesetStatus, RulesetError> {
-            let rules = rules.into_iter().map(|Opened { file, access }| Ok(PathBeneath::new(file, access)));
+            let rules =
+                rules.into_iter().map(|Opened { file, access }| Ok::<_, RulesetError>(PathBeneath::new(file, access)));
             let closed = Ruleset::default().handle_access(AccessFs::from_all(CLOSED))?.create()?;
             Ok(closed.add_rules(rules)?.restrict_self()?.ruleset)
         };

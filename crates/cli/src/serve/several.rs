@@ -48,7 +48,7 @@ pub(crate) fn run(source: &Source) -> Result<ExitCode> {
         Ok(in_common(plans.arrays))
     };
     let metrics = server.prepared.metrics.as_deref();
-    let begun = |metrics| {
+    let begun = |metrics| -> Result<()> {
         privileges.give_up()?;
         announce(metrics);
         Ok(())
