@@ -33,24 +33,24 @@ use crate::misuse::Misuse;
 /// What a server gives up.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct PrivilegeArgs {
-    /// Become this user when members and sockets are open
+    /// Become this user, by name or number, when members and sockets are open
     ///
-    /// By name or number. Only root can. The sockets become this user's, and so do groups; all capabilities go, and
-    /// programs that the server runs can't get any. What is opened later the user has to be able to open: spares, new
-    /// members, and files that are read again at SIGHUP.
+    /// Only root can. The server takes the user's groups, gives it the sockets, and gives up all capabilities; programs
+    /// that it runs can't get any. The user has to be able to open what is opened later: spares, new members, and files
+    /// that are read again at SIGHUP.
     #[arg(long, value_name = "USER", help_heading = "Privileges", hide_short_help = true)]
     pub(crate) user: Option<String>,
-    /// Use no other files, and no system calls that only administrators need
+    /// Have the kernel refuse files and system calls that the server has no use for
     ///
-    /// Of the file system the server keeps the directories of members, spares, sockets, of the configuration file and
-    /// certificates (to read), those of the system (to read), /dev, and each --allow-path. Programs that it runs are in
-    /// the same sandbox.
+    /// The server keeps the directories of members, spares and sockets, /dev, and each --allow-path; to read, also those
+    /// of the configuration file, of certificates, and of the system, such as /usr and /etc. Programs that it runs are
+    /// in the same sandbox.
     #[arg(long, value_enum, default_value_t, value_name = "WHETHER", help_heading = "Privileges")]
     #[arg(hide_short_help = true)]
     pub(crate) sandbox: SandboxName,
     /// Keep this directory or file in the sandbox; repeatable
     ///
-    /// For members that will be added, for disks that will be mounted (name the directory above), and for what
+    /// For members that will be added, for file systems that will be mounted (name the directory above), and for what
     /// programs need.
     #[arg(long, value_name = "PATH", help_heading = "Privileges", hide_short_help = true)]
     pub(crate) allow_path: Vec<PathBuf>,
