@@ -1,7 +1,7 @@
 //! What a server uses of the file system by its arguments, and whether it runs programs: a sandbox leaves it that.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use uraid_serve::running;
 
