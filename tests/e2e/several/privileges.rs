@@ -15,8 +15,10 @@ fn all_arrays_are_served_as_the_user_and_reloads_go_on() {
         return;
     }
     let several = Several::new(&["one", "two"]);
-    // What is read at SIGHUP the user has to be able to read.
-    fs::set_permissions(several.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    // What is read at SIGHUP the user has to be able to read, and every user tells the service manager.
+    for (path, mode) in [(several.path(""), 0o755), (several.path("notify"), 0o777)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
     let keys = format!("user = '{USER}'\nsandbox = 'auto'\nwait-for-members = '1s'\n");
     let server = several.start(&several.all(&keys));
     assert_is_nobodys(server.pid());
