@@ -53,9 +53,11 @@ fn all_arrays_are_served_as_the_user_and_reloads_go_on() {
     let array = several.array("two");
     let user = id("-u").parse().unwrap();
     let own = |path: &Path| chown(path, Some(user), None).unwrap();
-    own(&array.path(""));
+    // Its control socket is in that of the server's.
+    [several.path(""), array.path("")].iter().for_each(|directory| own(directory));
     array.members().iter().for_each(|member| own(member));
-    let _ = reload(&changed);
+    let told = reload(&changed);
+    assert!(told.contains("is whole") && several.listed() == ["one", "two"], "{told}");
     let mut again = several.client("two");
     assert_eq!(again.read(0, 4096), [5; 4096]);
     assert_is_nobodys(server.pid());

@@ -169,9 +169,13 @@ impl SocketFile {
 impl Drop for UnixSocket {
     fn drop(&mut self) {
         let Some(identity) = self.identity else { return };
-        if FileIdentity::of(&self.path).is_ok_and(|now| now == identity)
-            && let Err(error) = fs::remove_file(&self.path)
-        {
+        let removed = match FileIdentity::of(&self.path) {
+            Ok(now) if now == identity => fs::remove_file(&self.path),
+            Ok(_) => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
             let path = self.path.display();
             warn!(%path, %error, "could not remove the socket: it stays until the next server replaces it");
         }
