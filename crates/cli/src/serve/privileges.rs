@@ -42,9 +42,9 @@ pub(crate) struct PrivilegeArgs {
     pub(crate) user: Option<String>,
     /// Have the kernel refuse files and system calls that the server has no use for
     ///
-    /// The server keeps the directories of members, spares and sockets, /dev, and each --allow-path; to read, also those
-    /// of the configuration file, of certificates, and of the system, such as /usr and /etc. Programs that it runs are
-    /// in the same sandbox.
+    /// The server keeps the directories of members, spares and sockets, /dev, and each --allow-path; to read, also
+    /// those of the configuration file, of certificates, and of the system, such as /usr and /etc. Programs that it
+    /// runs are in the same sandbox.
     #[arg(long, value_enum, default_value_t, value_name = "WHETHER", help_heading = "Privileges")]
     #[arg(hide_short_help = true)]
     pub(crate) sandbox: SandboxName,
@@ -251,7 +251,8 @@ impl Heir {
         let (user, group) = (self.user.as_raw().into(), self.group.as_raw().into());
         setgroups(&self.groups).context("can't take its groups")?;
         setresgid(group, group, group).context("can't take its group")?;
-        // Of this thread alone, and for one thing: whoever reaches a socket must not find root behind it.
+        // Of this thread alone, and for one thing: whoever reaches a socket must not find root behind it. (Workers of
+        // io_uring, which are none of the process's own threads, act with the identity of whoever asks them to.)
         set_keep_capabilities(true).context("can't keep the capability to change owners")?;
         setresuid(user, user, user).context("can't become this user")?;
         set_only(CapabilitySet::CHOWN)?;

@@ -1,4 +1,4 @@
-# A server of root's that becomes nobody, in a sandbox of which this kernel has all parts: what it serves, and what it can't open.
+# A server of root's becomes nobody, in a sandbox of which this kernel has all parts: what it serves, what it can't open.
 
 mount -t tmpfs tmpfs /mnt
 mkdir -m 755 /mnt/members /mnt/elsewhere
