@@ -35,6 +35,7 @@ fn uid() -> u32 {
 }
 
 /// Whether there can be servers as other users; otherwise says what is left out.
+#[expect(clippy::print_stdout, reason = "what a test leaves out is said")]
 pub(crate) fn is_root() -> bool {
     let is_root = geteuid().is_root();
     if !is_root {
