@@ -33,6 +33,7 @@ mod metrics;
 mod mistakes;
 mod mount;
 mod package;
+mod privileges;
 mod protocol;
 mod record;
 mod report;

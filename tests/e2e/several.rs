@@ -1,6 +1,7 @@
 //! Several arrays in one server: each by itself, on sockets of its own or on shared ones.
 
 mod clients;
+mod privileges;
 mod reload;
 
 use std::io::{BufRead as _, BufReader};

@@ -14,6 +14,7 @@ use crate::serve::args::{
 };
 use crate::serve::clients::ClientArgs;
 use crate::serve::listen::EndpointArgs;
+use crate::serve::privileges::PrivilegeArgs;
 use crate::terminal::print;
 use crate::{create, serve};
 
@@ -80,6 +81,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         limits: LimitArgs::default(),
         clients: ClientArgs::default(),
         watch: WatchArgs::default(),
+        privileges: PrivilegeArgs::default(),
         members,
     })
     .map(|_| ())

@@ -4,6 +4,9 @@ pub(crate) mod args;
 pub(crate) mod clients;
 mod late;
 pub(crate) mod listen;
+pub(crate) mod privileges;
+mod reach;
+mod sandbox;
 mod security;
 pub(crate) mod several;
 mod sockets;
@@ -17,8 +20,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use anyhow::Result;
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_io::member::is_rotational;
@@ -30,11 +32,12 @@ use uraid_serve::smart::Smart;
 use uraid_serve::spare::Spare;
 use uraid_serve::systemd::Notifier;
 use uraid_serve::text::quoted;
-use uraid_serve::{Caching, Config, LastResort, Settings, check_program};
+use uraid_serve::{Caching, Config, Confinement, LastResort, Settings, check_program};
 
 use crate::terminal::print;
 use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs};
 use listen::ListenAt;
+use privileges::Privileges;
 use sockets::{PrivateDirectory, ensure_sockets, sockets};
 use start::{Started, start};
 
@@ -76,21 +79,37 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
     ensure_descriptors(args)?;
     outlive_file_limits()?;
     ensure_sockets(args)?;
-    if args.exit_with_parent {
-        exit_with_parent()?;
-    }
+    let privileges = args.privileges.check()?;
+    let privileges = privileges.of(reach::runs_programs(args), args.spares.clone(), args.exit_with_parent)?;
+    privileges.close(&reach::of_one(args))?;
+    let ended = serve(args, &prepared, &privileges).map_err(|error| privileges.confinement().explain(error))?;
+    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
+}
+
+/// Opens the array and serves it, as [`server::serve`] does.
+fn serve(args: &ServeArgs, prepared: &Prepared, privileges: &Privileges) -> Result<Option<ExitStatus>> {
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
     let taken = args.takeover.then(|| takeover::take(args)).transpose()?.unwrap_or_default();
     let Started { array, spares } = start(args, &notifier)?;
     signals.hand_over();
     let config = args.config.clone().map(|path| Config { path, array: None });
-    let options = Options { config, run: args.run.clone(), ..options(args, &array, spares, &prepared) };
+    let (run, confinement) = (args.run.clone(), privileges.confinement());
+    let options = Options { config, run, confinement, ..options(args, &array, spares, prepared) };
     let private = PrivateDirectory::default();
-    let open = |_| sockets(args, &prepared.addresses, taken, &private);
-    // What a command prints comes without anything between.
-    let announce = |reachable: &Reachable<'_>| args.run.as_ref().map_or_else(|| announce(reachable), |_| Ok(()));
-    let ended = server::run(server::serve(array, options, signals.stops(), notifier, open, announce))?;
-    Ok(ended.map_or(ExitCode::SUCCESS, exit_code))
+    let open = |_| {
+        let sockets = sockets(args, &prepared.addresses, taken, &private)?;
+        if let Some(heir) = privileges.heir() {
+            heir.gets(&sockets);
+            private.path().into_iter().for_each(|directory| heir.gets_directory(directory));
+        }
+        Ok(sockets)
+    };
+    let announce = |reachable: &Reachable<'_>| {
+        privileges.give_up()?;
+        // What a command prints comes without anything between.
+        args.run.as_ref().map_or_else(|| announce(reachable), |_| Ok(()))
+    };
+    server::run(server::serve(array, options, signals.stops(), notifier, open, announce))
 }
 
 /// Checks what arguments say, and looks up what they name; all but TLS.
@@ -113,6 +132,7 @@ fn options(args: &ServeArgs, array: &Array, spares: Vec<Spare>, prepared: &Prepa
         tls: prepared.tls.clone(),
         spares,
         config: None,
+        confinement: Confinement::default(),
         rebuild_limit: args.limits.rebuild_limit.0,
         reshape_limit: args.limits.reshape_limit.0,
         scrub_limit: args.limits.scrub_limit.0,
@@ -141,14 +161,6 @@ fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
 fn descriptors(args: &ServeArgs) -> u64 {
     let members = args.members.len() + args.spares.len();
     DESCRIPTORS_OF_THREAD * u64::from(args.connection_threads) + members as u64
-}
-
-/// Lets the end of the parent process count as SIGTERM.
-fn exit_with_parent() -> Result<()> {
-    let parent = getppid();
-    set_parent_process_death_signal(Some(Signal::TERM)).context("--exit-with-parent")?;
-    ensure!(getppid() == parent, "the process that started the server has ended");
-    Ok(())
 }
 
 fn info(array: &Array, args: &ServeArgs) -> ExportInfo {

@@ -28,6 +28,6 @@ pub use export::Export;
 pub use info::{BlockSizes, ExportInfo};
 pub use server::{
     Connections, Dispatcher, Drain, Ending, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener,
-    Parting, RateLimits, Rates, Reception, ReplySlot, RequestMemory, Scheme, Served, Server, SharedExports, Tls,
-    TlsClients, TlsError, UnixSocket, descriptors_needed,
+    Parting, RateLimits, Rates, Reception, ReplySlot, RequestMemory, Scheme, Served, Server, SharedExports, SocketFile,
+    Tls, TlsClients, TlsError, UnixSocket, descriptors_needed,
 };

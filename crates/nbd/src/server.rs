@@ -54,7 +54,7 @@ pub use rates::{RateLimits, Rates};
 pub use reception::Reception;
 pub use served::{Ending, Served};
 pub use shared::SharedExports;
-pub use socket::UnixSocket;
+pub use socket::{SocketFile, UnixSocket};
 
 use crate::{Error, Export};
 use budget::Budget;

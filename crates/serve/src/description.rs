@@ -12,6 +12,7 @@ use uraid_io::format::superblock::LogIndex;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
+use crate::confinement::Confinement;
 use crate::log_devices::{self, Known};
 use crate::names::level_name;
 use crate::protocol::{OutOfDate, Salvage};
@@ -34,6 +35,7 @@ pub(crate) struct Description {
     pub(crate) uri: String,
     /// Where its settings come from, if that is a file.
     pub(crate) config: Option<Config>,
+    pub(crate) confinement: Confinement,
     pub(crate) is_read_only: bool,
     /// Set if the array is served as a last resort.
     pub(crate) salvage: Option<Salvage>,
@@ -94,6 +96,7 @@ impl Description {
             size: Cell::new(array.capacity().bytes()),
             uri,
             config: None,
+            confinement: Confinement::default(),
             is_read_only,
             salvage: salvage(array),
             connection_threads,

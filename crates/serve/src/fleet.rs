@@ -55,16 +55,16 @@ pub enum Change {
 
 /// Serves arrays until all have ended, or a signal comes. `plans` reads the plans again when a signal asks for that; if
 /// it fails nothing changes. `begun` is called when every array is served, or has failed, with the URL of the metrics
-/// of all of them, which are served at one of these addresses.
+/// of all of them, which are served at one of these addresses; if it fails, all arrays are stopped.
 ///
 /// # Errors
-/// If an array could not be opened, served or closed the last time that this was tried.
+/// If an array could not be opened, served or closed the last time that this was tried, and if `begun` fails.
 pub fn run<P: Plan>(
     arrays: Vec<P>,
     plans: impl FnMut() -> Result<Vec<P>>,
     signals: &Signals,
     metrics: Option<&[SocketAddr]>,
-    begun: impl FnOnce(Option<String>),
+    begun: impl FnOnce(Option<String>) -> Result<()>,
 ) -> Result<()> {
     server::run(async {
         let exporter = match metrics {
@@ -152,12 +152,16 @@ impl<P: Plan> Fleet<P> {
         signals: &Signals,
         mut news: UnboundedReceiver<(String, News)>,
         mut read: impl FnMut() -> Result<Vec<P>>,
-        begun: impl FnOnce(),
+        begun: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let mut begun = Some(begun);
+        let (mut begun, mut failed) = (Some(begun), None);
         while !self.is_over() {
             if self.settles() {
-                begun.take().into_iter().for_each(|begun| begun());
+                failed = begun.take().and_then(|begun| begun().err());
+                if failed.is_some() {
+                    self.stop();
+                    continue;
+                }
                 self.notifier.ready();
             }
             tokio::select! {
@@ -168,6 +172,9 @@ impl<P: Plan> Fleet<P> {
         }
         if !self.is_stopping {
             self.notifier.stopping();
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         match self.failed.as_slice() {
             [] => Ok(()),

@@ -12,6 +12,7 @@ mod clients;
 pub mod clock;
 mod commands;
 mod condition;
+mod confinement;
 mod connections;
 mod control;
 mod description;
@@ -49,6 +50,7 @@ pub mod text;
 mod turns;
 
 pub use condition::LastResort;
+pub use confinement::Confinement;
 pub use description::Config;
 pub use disk::LiveDisk;
 pub use events::check_program;

@@ -30,7 +30,7 @@ impl Registration {
         // One process may serve several arrays.
         static LINKS: AtomicU32 = AtomicU32::new(0);
         let name = format!("{}-{}", process::id(), LINKS.fetch_add(1, Ordering::Relaxed));
-        let link = directories().into_iter().next()?.join(name);
+        let link = directory()?.join(name);
         let left = leave(&link, control);
         left.inspect_err(|error| tracing::debug!(%error, link = %link.display(), "commands will not find this server"))
             .ok()?;
@@ -45,9 +45,23 @@ impl Drop for Registration {
     }
 }
 
+/// The directory in which this user's servers leave their links, if there is one to be had.
+#[must_use]
+pub fn directory() -> Option<PathBuf> {
+    directories().into_iter().next()
+}
+
+/// Makes the directory, unless it exists.
+///
+/// # Errors
+/// If the system does not let it.
+pub fn make_directory(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
 fn leave(link: &Path, control: &Path) -> io::Result<()> {
     if let Some(directory) = link.parent() {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        make_directory(directory)?;
     }
     match fs::remove_file(link) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

@@ -20,6 +20,7 @@ use uraid_nbd::{Ending, Endpoint, ExportInfo, Listener, RateLimits, Rates, Schem
 
 use crate::captive::{self, Captive};
 use crate::clients::Clients;
+use crate::confinement::Confinement;
 use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
 use crate::control::spares::Spares;
@@ -58,6 +59,8 @@ pub struct Options {
     pub spares: Vec<Spare>,
     /// Where the settings come from, if that is a file.
     pub config: Option<Config>,
+    /// What the server has given up when it has started.
+    pub confinement: Confinement,
     /// Most bytes per second to rebuild on each member.
     pub rebuild_limit: Option<Bytes>,
     /// Most bytes per second that scrubs read from each member.
@@ -133,7 +136,7 @@ pub async fn serve<D: LiveDisk>(
     open: impl FnOnce(Offer) -> Result<Sockets>,
     announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
 ) -> Result<Option<ExitStatus>> {
-    let Options { info, settings, connection_threads, tls, config, scrub_every, .. } = options;
+    let Options { info, settings, connection_threads, tls, config, confinement, scrub_every, .. } = options;
     let hook = options.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let size = ExportSize::new(&info);
     let (told, export) = (size.clone(), info.clone());
@@ -146,7 +149,7 @@ pub async fn serve<D: LiveDisk>(
     let scheme = if tls.is_some() { Scheme::Nbds } else { Scheme::Nbd };
     let uri = listener.endpoint().uri(scheme, &info.name);
     let description = Description::new(&array, uri, is_read_only, connection_threads, options.spares);
-    let description = Rc::new(Description { config, ..description });
+    let description = Rc::new(Description { config, confinement, ..description });
     let rates = Arc::new(Rates::new(options.client_rates));
     let service = Service::start(array, &info, size, settings, connection_threads, tls, &rates)?;
     let (reactor, connections) = service.parts();

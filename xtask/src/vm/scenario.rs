@@ -133,6 +133,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ci: false,
     },
     Scenario {
+        name: "sandbox",
+        about: "a server of root's becomes nobody, in a sandbox with Landlock: what it serves, what is closed to it",
+        kind: Kind::Script(include_str!("scenario/sandbox.sh")),
+        disks: 3,
+        disk_mib: 64,
+        time_max: minutes(5),
+        ci: false,
+    },
+    Scenario {
         name: "rebuild",
         about: "a member fails and is rebuilt under a busy file system",
         kind: Kind::Script(include_str!("scenario/rebuild.sh")),

@@ -29,7 +29,7 @@ const OF_SOCKETS: [&str; 6] =
     ["tls", "tls-certificates", "tls-verify-peer", "insecure", "allow-uid", "handshake-deadline"];
 
 /// What a process has once.
-const OF_SERVER: [&str; 2] = ["metrics", "exit-with-parent"];
+const OF_SERVER: [&str; 5] = ["metrics", "exit-with-parent", "user", "sandbox", "allow-path"];
 
 /// What there is for one array alone.
 const NOWHERE: [&str; 2] = ["run", "takeover"];

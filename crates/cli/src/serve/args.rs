@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::clients::ClientArgs;
 use super::listen::{EndpointArgs, ListenAt};
+use super::privileges::PrivilegeArgs;
 use crate::values::{Rate, bytes, memory, period, rate};
 
 /// The most threads that serve connections.
@@ -129,6 +130,8 @@ pub(crate) struct ServeArgs {
     pub(crate) scrub_every: Option<Duration>,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
+    #[command(flatten)]
+    pub(crate) privileges: PrivilegeArgs,
     /// Members in any order; with --uuid or --name, any paths that may be members
     #[arg(required_unless_present = "config", value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,

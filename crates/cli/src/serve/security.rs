@@ -82,6 +82,11 @@ impl SecurityArgs {
         (!self.tls_allow_client.is_empty()).then(|| self.tls_allow_client.clone())
     }
 
+    /// A file beside which all certificates are.
+    pub(super) fn certificates(&self) -> Option<PathBuf> {
+        self.tls_certificates.as_ref().map(|directory| directory.join("server-cert.pem"))
+    }
+
     fn tls_for(&self, clients: TlsClients) -> Result<Option<Tls>> {
         let Self { tls, tls_certificates, tls_verify_peer, tls_allow_client, .. } = self;
         if *tls == TlsName::Off {

@@ -23,6 +23,11 @@ use crate::misuse::Misuse;
 pub(super) struct PrivateDirectory(OnceCell<TempDir>);
 
 impl PrivateDirectory {
+    /// Where it is, if it was needed.
+    pub(super) fn path(&self) -> Option<&Path> {
+        self.0.get().map(TempDir::path)
+    }
+
     /// A socket in it.
     fn socket(&self) -> Result<PathBuf> {
         let owners = Permissions::from_mode(0o700);

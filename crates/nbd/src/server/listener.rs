@@ -27,7 +27,7 @@ use super::{
     peer::Peer,
     refusals::Refusal,
     shared::{Introduced, Place, SharedExports},
-    socket::UnixSocket,
+    socket::{SocketFile, UnixSocket},
 };
 use crate::{Error, ExportInfo};
 
@@ -238,6 +238,15 @@ impl Listener {
             }
         }
         Ok(Self { guests: Some(users), ..self })
+    }
+
+    /// The files of Unix sockets that this process has made.
+    pub fn files(&self) -> Vec<SocketFile> {
+        let file = |socket: &Socket| match socket {
+            Socket::Unix(socket) => socket.file(),
+            Socket::Tcp(_) | Socket::Shared(_) => None,
+        };
+        self.sockets.iter().filter_map(file).collect()
     }
 
     /// Where clients connect to; the first place where there are several.

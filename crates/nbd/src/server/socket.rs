@@ -149,6 +149,11 @@ impl UnixSocket {
         })
     }
 
+    /// Its file, if this process has made it.
+    pub fn file(&self) -> Option<SocketFile> {
+        Some(SocketFile { path: self.path.clone(), identity: self.identity? })
+    }
+
     /// Where it is: an absolute path, if whoever made it used one; empty when it has no name.
     pub fn path(&self) -> &Path {
         &self.path
@@ -168,19 +173,48 @@ impl UnixSocket {
     }
 }
 
+/// The file of a Unix socket that this process has made.
+#[derive(Clone, Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: FileIdentity,
+}
+
+impl SocketFile {
+    /// A handle on the file itself (`O_PATH`), whatever becomes of its name.
+    ///
+    /// # Errors
+    /// If it has no name any more, or another file has.
+    pub fn open(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        let stat = rustix::fs::fstat(&file)?;
+        if (FileIdentity { device: stat.st_dev, inode: stat.st_ino }) == self.identity {
+            Ok(file)
+        } else {
+            Err(io::Error::other(format!("{}: another file has taken its place", self.path.display())))
+        }
+    }
+}
+
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        let Some(identity) = &self.identity else { return };
-        if FileIdentity::of(&self.path).is_ok_and(|now| now == *identity)
-            && let Err(error) = fs::remove_file(&self.path)
-        {
-            warn!(path = %self.path.display(), %error, "could not remove the socket");
+        let Some(identity) = self.identity else { return };
+        let removed = match FileIdentity::of(&self.path) {
+            Ok(now) if now == identity => fs::remove_file(&self.path),
+            Ok(_) => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            let path = self.path.display();
+            warn!(%path, %error, "could not remove the socket: it stays until the next server replaces it");
         }
     }
 }
 
 /// Tells a file from another that took its name.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
     inode: u64,

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use std::{env, io};
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use rustix::process::geteuid;
@@ -16,6 +15,7 @@ use uraid_io::member::{Access, Wait};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::spares::Spares;
+use crate::confinement::{Confinement, is_refusal};
 use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::events::Event;
@@ -113,8 +113,9 @@ impl<D: LiveDisk> Changes<D> {
         ensure!(size.is_none(), "a log device's file gets the size that the log needs: leave --size out");
         let taken = logs::take_in(&self.reactor, replaced, &path, force).await;
         self.note_logs();
-        let (log, uuid) =
-            taken.with_context(|| format!("{} can't be a log device", path.display())).map_err(with_owner)?;
+        let (log, uuid) = taken
+            .with_context(|| format!("{} can't be a log device", path.display()))
+            .map_err(|error| with_owner(error, &self.description.confinement))?;
         self.spares.remove(&path.display().to_string());
         self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::LogDeviceJoined(log)));
         Ok(LogAdded { log_device: log.0, uuid })
@@ -139,7 +140,7 @@ impl<D: LiveDisk> Changes<D> {
         let replaced = self.members.replace(slot, path.clone(), options(force, size)).await;
         let uuid = replaced
             .with_context(|| format!("{} can't take the place of {name}", path.display()))
-            .map_err(with_owner)?;
+            .map_err(|error| with_owner(error, &self.description.confinement))?;
         Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
     }
 
@@ -173,7 +174,8 @@ impl<D: LiveDisk> Changes<D> {
         let paths: Vec<String> = add.iter().chain(&remove).map(|path| path.display().to_string()).collect();
         let open = move || Exchange::open(&add, &remove, &members, (&truth, is_whole), Access::ReadWrite, force);
         let exchange = blocking::within_deadline(&self.reactor, &list(&paths), open).await?;
-        let mut exchange = exchange.map_err(Error::from).map_err(with_owner)?;
+        let mut exchange =
+            exchange.map_err(Error::from).map_err(|error| with_owner(error, &self.description.confinement))?;
         let count = u8::try_from(exchange.count(slots)).context("an array has at most 64 members")?;
         let target = Target {
             level: variant.level_after(level.as_deref(), spec.level, count).map_err(Error::msg)?,
@@ -300,7 +302,9 @@ impl<D: LiveDisk> Changes<D> {
         } else {
             self.rebuild_on(path.clone(), options, slot).await
         };
-        added.with_context(|| format!("{} can't be added", path.display())).map_err(with_owner)
+        added
+            .with_context(|| format!("{} can't be added", path.display()))
+            .map_err(|error| with_owner(error, &self.description.confinement))
     }
 
     async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
@@ -318,19 +322,15 @@ impl<D: LiveDisk> Changes<D> {
 }
 
 /// Names the server's user where it lacks the permission that the administrator has.
-fn with_owner(error: Error) -> Error {
-    let user = geteuid();
-    let is_denied = |cause: &(dyn std::error::Error + 'static)| {
-        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
-    };
-    if user.is_root() || !error.chain().any(is_denied) {
+fn with_owner(error: Error, confinement: &Confinement) -> Error {
+    if geteuid().is_root() || !is_refusal(&error) {
         return error;
     }
-    let user = env::var("USER").unwrap_or_else(|_| user.as_raw().to_string());
+    let user = confinement.user();
     anyhow!(
         "{}; the server runs as user {user}: create the file yourself (truncate --size), and make {user} its owner \
          (chown)",
-        crate::text::chain(&error)
+        crate::text::chain(&confinement.explain_paths(error))
     )
 }
 

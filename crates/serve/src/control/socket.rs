@@ -220,6 +220,6 @@ async fn answer<D: LiveDisk>(control: &Control<D>, text: &[u8]) -> Response {
     };
     match control.answer(request).await {
         Ok(result) => Response::Result(result),
-        Err(error) => Response::Error(crate::text::chain(&error)),
+        Err(error) => Response::Error(crate::text::chain(&control.description.confinement.explain_paths(error))),
     }
 }

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context as _, Result};
 use uraid_nbd::{Endpoint, SharedExports, Tls};
-use uraid_serve::Config;
 use uraid_serve::fleet::{self, Berth, Change};
 use uraid_serve::server::{Options, Reachable};
+use uraid_serve::{Config, Confinement};
 
 use super::change::change;
 use crate::config::Source;
 use crate::config::tables::{ArrayTable, Settings};
 use crate::misuse::Misuse;
+use crate::serve::privileges::Heir;
 use crate::serve::security::SecurityArgs;
 use crate::serve::sockets::{control_path, ensure_sockets, own_sockets, place};
 use crate::serve::start::{Started, start};
@@ -41,8 +42,18 @@ pub(super) struct Plan {
     pub(super) prepared: Prepared,
     /// The configuration file.
     pub(super) file: PathBuf,
-    /// The exports on the server's sockets, once these are open.
+    /// Known once the server has begun.
+    pub(super) common: Common,
+}
+
+/// What all arrays of a server have in common.
+#[derive(Clone, Default)]
+pub(super) struct Common {
+    /// The exports on the server's sockets.
     pub(super) exports: Option<SharedExports>,
+    /// The user whose sockets are to be.
+    pub(super) heir: Option<Heir>,
+    pub(super) confinement: Confinement,
 }
 
 impl Plans {
@@ -56,7 +67,7 @@ impl Plans {
         let prepared = prepare(&settings.args).with_context(|| file.clone())?;
         let plan = |table: ArrayTable| {
             let prepared = Plan::prepare(&table).with_context(|| format!("{file}: array.{}", table.name))?;
-            Ok(Plan { table, prepared, file: source.path().to_owned(), exports: None })
+            Ok(Plan { table, prepared, file: source.path().to_owned(), common: Common::default() })
         };
         let mut arrays = tables.arrays.into_iter().map(plan).collect::<Result<Vec<_>>>()?;
         let security = &settings.args.endpoint.security;
@@ -135,6 +146,28 @@ impl Plan {
         let endpoints: Vec<_> = socket.map(path).map(Endpoint::Unix).into_iter().collect();
         control_path(&endpoints, &settings.args.watch, is_shared.then_some(name))
     }
+
+    fn open_and_serve(&self, berth: Berth) -> Result<()> {
+        let Self { table: ArrayTable { name, settings, is_shared }, prepared, file, common } = self;
+        let Common { exports, heir, confinement } = common;
+        let args = &settings.args;
+        let Started { array, spares } = start(args, berth.notifier())?;
+        let config = Config { path: file.clone(), array: Some(name.clone()) };
+        let (config, confinement) = (Some(config), confinement.clone());
+        let options = Options { config, confinement, ..options(args, &array, spares, prepared) };
+        let open = |offer| {
+            let sockets = match exports {
+                Some(exports) if *is_shared => place(name, args, exports, offer)?,
+                _ => own_sockets(args, &prepared.addresses)?,
+            };
+            heir.iter().for_each(|heir| heir.gets(&sockets));
+            Ok(sockets)
+        };
+        berth.serve(array, options, open, |reachable| {
+            announce(name, reachable);
+            Ok(())
+        })
+    }
 }
 
 impl fleet::Plan for Plan {
@@ -147,19 +180,7 @@ impl fleet::Plan for Plan {
     }
 
     fn serve(&self, berth: Berth) -> Result<()> {
-        let Self { table: ArrayTable { name, settings, is_shared }, prepared, file, exports } = self;
-        let args = &settings.args;
-        let Started { array, spares } = start(args, berth.notifier())?;
-        let config = Config { path: file.clone(), array: Some(name.clone()) };
-        let options = Options { config: Some(config), ..options(args, &array, spares, prepared) };
-        let open = |offer| match exports {
-            Some(exports) if *is_shared => place(name, args, exports, offer),
-            _ => own_sockets(args, &prepared.addresses),
-        };
-        berth.serve(array, options, open, |reachable| {
-            announce(name, reachable);
-            Ok(())
-        })
+        self.open_and_serve(berth).map_err(|error| self.common.confinement.explain(error))
     }
 }
 
