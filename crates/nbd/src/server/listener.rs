@@ -244,7 +244,7 @@ impl Listener {
     pub fn files(&self) -> Vec<SocketFile> {
         let file = |socket: &Socket| match socket {
             Socket::Unix(socket) => socket.file(),
-            Socket::Tcp(_) | Socket::Shared(_) => None,
+            Socket::Tcp(_) | Socket::Shared(_) | Socket::Clients(_) => None,
         };
         self.sockets.iter().filter_map(file).collect()
     }
