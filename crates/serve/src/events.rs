@@ -180,6 +180,7 @@ mod tests {
             size: Cell::new(Bytes(0)),
             uri: String::new(),
             config: None,
+            confinement: Confinement::default(),
             is_read_only: false,
             salvage: None,
             connection_threads: 0,
