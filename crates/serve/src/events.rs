@@ -166,6 +166,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::confinement::Confinement;
 
     fn watcher() -> Watcher {
         let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
