@@ -1,6 +1,7 @@
 //! A server that takes over from another one, under clients that notice nothing but a pause.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -130,6 +131,64 @@ fn a_server_that_could_not_start_takes_nothing() {
     let refused = Server::refused(&array, &members, &["--takeover"]);
     assert!(refused.stderr.contains("the running server goes on"), "{}", refused.stderr);
     connected.flush();
+    server.connect().flush();
+    let _ = server.stop();
+}
+
+#[test]
+fn another_array_or_a_part_of_it_takes_nothing() {
+    let (array, other) = (Array::create(&shape::raid5_of_3()), Array::create(&shape::raid5_of_3()));
+    let server = Server::start(&array);
+    let mut connected = server.connect();
+    connected.write(0, b"this array");
+    for (members, reason) in [
+        (other.members().to_vec(), "serves another array"),
+        (array.without(&[1]), "member 1 of the array is not among the paths"),
+        ([array.members(), other.members()].concat(), "the running server goes on"),
+    ] {
+        let refused = Server::refused(&array, &members, &["--takeover"]);
+        assert!(refused.stderr.contains(reason), "{reason}: {}", refused.stderr);
+    }
+    let spare = array.members()[0].to_str().unwrap();
+    let twice = run(Server::command(&array, array.members(), &["--takeover", "--spare", spare])).code_is(2);
+    assert!(twice.stderr.contains("as a member or a spare"), "{}", twice.stderr);
+    assert!(connected.read(0, 10) == b"this array");
+    let _ = server.stop();
+}
+
+#[test]
+fn an_array_with_log_devices_goes_on() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let logs = [array.path("l0"), array.path("l1")];
+    let options: Vec<&str> = logs.iter().flat_map(|log| ["--log-device", log.to_str().unwrap()]).collect();
+    let _ = array.run_create(64 << 20, &options).success();
+    let members = [array.members(), &logs].concat();
+    let server = Server::start_members(&array, &members, &[]);
+    let mut client = server.connect();
+    client.write(12_345, b"flushed");
+    client.flush();
+    let next = Server::start_members(&array, &members, &["--takeover"]);
+    let _ = server.end().success();
+    assert!(client.read(12_345, 7) == b"flushed");
+    let _ = next.stop();
+}
+
+#[test]
+fn whoever_asks_and_leaves_stops_nothing() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start(&array);
+    let mut client = server.connect();
+    let uuid = array.examine()["uuid"].as_str().unwrap().to_owned();
+    // The server finds the request when whoever sent it has gone.
+    server.signal(Signal::STOP);
+    let mut asking = UnixStream::connect(array.socket().with_extension("ctl")).unwrap();
+    writeln!(asking, "{{\"command\":\"hand-over\",\"array\":\"{uuid}\"}}").unwrap();
+    drop(asking);
+    server.signal(Signal::CONT);
+    let mut status = command();
+    status.args(["status", "--socket"]).arg(array.socket());
+    let _ = run(status).success();
+    client.flush();
     server.connect().flush();
     let _ = server.stop();
 }

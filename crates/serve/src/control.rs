@@ -10,7 +10,6 @@ pub(crate) mod spares;
 mod status;
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -21,11 +20,13 @@ use tokio::task::spawn_local;
 use uraid_io::engine::CacheMode;
 use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::{Ending, Parting};
+use uuid::Uuid;
 
 use crate::clients::Clients;
 use crate::condition::Condition;
 use crate::description::Description;
 use crate::disk::LiveDisk;
+use crate::lines;
 use crate::logging;
 use crate::metrics;
 use crate::orders::Inbox;
@@ -221,7 +222,7 @@ impl<D: LiveDisk> Control<D> {
                 let lost = self.stop(Ending::Close, &mut ended).await?;
                 Ok(Answer::Stopped(Stopped { lost }))
             }
-            Request::HandOver {} => bail!("clients and sockets can be handed over on the control socket only"),
+            Request::HandOver { .. } => bail!("clients and sockets can be handed over on the control socket only"),
             Request::Fail { member } => self.changes.fail(&member).await.map(|()| Answer::Done {}),
             Request::Remove { member } => self.changes.remove(&member).await.map(|()| Answer::Done {}),
             Request::Add { path, force, log_device: true, size_bytes } => {
@@ -273,25 +274,45 @@ impl<D: LiveDisk> Control<D> {
         said.expect("that is what was waited for").map_err(anyhow::Error::msg)
     }
 
-    /// Stops the array, and hands its clients and sockets over to the peer. Returns why not, if nothing was sent.
-    ///
-    /// # Errors
-    /// If the peer does not take what it is sent; that is lost then.
-    async fn hand_over(&self, stream: &UnixStream) -> io::Result<Result<()>> {
-        if let Some(reason) = self.stays {
-            return Ok(Err(anyhow!("{reason}")));
-        }
-        if let Err(error) = self.check_stop().await {
-            return Ok(Err(error));
-        }
-        let mut ended = self.ended.subscribe();
-        match self.stop(Ending::HandOver, &mut ended).await {
-            Ok(lost) => {
-                let partings = self.partings.take();
-                tracing::info!(partings = partings.len(), "clients and sockets go to another process");
-                takeover::send(stream, HandedOver { partings: partings.len(), lost }, partings).await.map(Ok)
+    /// Stops the array, if it is this one, and hands its clients and sockets over to the peer. Returns why not, if the
+    /// peer is to be told.
+    async fn hand_over(&self, stream: &UnixStream, array: Uuid) -> Option<anyhow::Error> {
+        let error = match self.check_hand_over(array).await {
+            // Whoever has left meanwhile does not go on with anything.
+            Ok(()) if lines::has_left(stream) => return None,
+            Ok(()) => {
+                let mut ended = self.ended.subscribe();
+                match self.stop(Ending::HandOver, &mut ended).await {
+                    Ok(lost) => {
+                        self.send(stream, lost).await;
+                        return None;
+                    }
+                    Err(error) => error,
+                }
             }
-            Err(error) => Ok(Err(error)),
+            Err(error) => error,
+        };
+        Some(error)
+    }
+
+    /// Refuses to hand over what another server can't go on with.
+    async fn check_hand_over(&self, array: Uuid) -> Result<()> {
+        if let Some(reason) = self.stays {
+            bail!("{reason}");
+        }
+        ensure!(array == self.description.uuid, "the running server serves another array, {}", self.description.name);
+        self.check_stop().await?;
+        ensure!(self.ending.get() == Ending::Close, "another server is taking over already");
+        Ok(())
+    }
+
+    /// Sends a peer what is left of the server.
+    async fn send(&self, stream: &UnixStream, lost: Vec<Lost>) {
+        let partings = self.partings.take();
+        let count = partings.len();
+        match takeover::send(stream, HandedOver { partings: count, lost }, partings).await {
+            Ok(()) => tracing::info!(partings = count, "clients and sockets go on with another server"),
+            Err(error) => tracing::error!(%error, "the server that was to take over is gone: clients are disconnected"),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::UnixStream;
 
 use crate::protocol::Answer;
@@ -26,4 +27,11 @@ pub(crate) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Resu
         }
     }
     Ok(())
+}
+
+/// Whether a peer has closed its connection: one that only has nothing more to say has not.
+pub(crate) fn has_left(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    let told = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    told.is_ok() && polled[0].revents().contains(PollFlags::HUP)
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -21,6 +22,7 @@ use rustix::net::{
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use uraid_nbd::Parting;
+use uuid::Uuid;
 
 use crate::lines;
 use crate::protocol::{Answer, HandedOver, LINE_BYTES_MAX, Request, Response};
@@ -28,23 +30,33 @@ use crate::protocol::{Answer, HandedOver, LINE_BYTES_MAX, Request, Response};
 /// How long the running server may take between one thing and the next that it hands over.
 const NEXT_TIME_MAX: Duration = Duration::from_secs(30);
 
+/// How long a takeover may take before it says what it waits for.
+const SOON: Duration = Duration::from_secs(2);
+
 /// Asks the server with this control socket to stop, and takes what is left of it. `None` if no server answers there.
 ///
-/// Waits as long as the server takes to write out what its clients have written.
+/// Waits as long as the server takes to write out what its clients have written. Calls `say` if that takes long.
 ///
 /// # Errors
-/// The server's reason to refuse, or why it did not hand over everything.
-pub fn ask(control: &Path) -> Result<Option<Vec<Parting>>> {
+/// The server's reason to refuse, another `array` among them, or why it did not hand over everything.
+pub fn ask(control: &Path, array: Uuid, say: impl FnOnce()) -> Result<Option<Vec<Parting>>> {
     let path = control.display();
     let mut stream = match StdUnixStream::connect(control) {
         Ok(stream) => stream,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => return Ok(None),
         Err(error) => return Err(error).with_context(|| format!("can't connect to {path}")),
     };
-    let mut line = serde_json::to_vec(&Request::HandOver {})?;
+    let mut line = serde_json::to_vec(&Request::HandOver { array })?;
     line.push(b'\n');
     stream.write_all(&line).with_context(|| format!("can't ask the server at {path}"))?;
-    let answer = read_line(&mut stream).with_context(|| format!("the server at {path} ended without an answer"))?;
+    if !answers_within(&stream, SOON) {
+        say();
+    }
+    let answer = read_line(&mut stream).with_context(|| {
+        format!(
+            "the server at {path} ended without an answer; start this one again: it takes over, or starts as always"
+        )
+    })?;
     let answer: Response<HandedOver> =
         serde_json::from_slice(&answer).context("the server's answer is not understood: is it of another version?")?;
     let HandedOver { partings, lost } = match answer {
@@ -77,6 +89,13 @@ pub(crate) async fn send(stream: &UnixStream, answer: HandedOver, partings: Vec<
         lines::write_all(stream, &bytes[sent..]).await?;
     }
     Ok(())
+}
+
+/// Whether there is something to read within that time.
+fn answers_within(stream: &StdUnixStream, time: Duration) -> bool {
+    let time = Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: 0 };
+    let mut polled = [PollFd::new(stream, PollFlags::IN)];
+    poll(&mut polled, Some(&time)).is_ok_and(|count| count > 0)
 }
 
 /// A line, and nothing beyond it: a descriptor may follow, which an ordinary read would lose.
@@ -167,10 +186,10 @@ mod tests {
     #[test]
     fn where_no_server_is_nothing_is_taken() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(ask(&directory.path().join("none.ctl")).unwrap().is_none());
+        assert!(ask(&directory.path().join("none.ctl"), Uuid::nil(), || ()).unwrap().is_none());
         let dead = directory.path().join("dead.ctl");
         drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
-        assert!(ask(&dead).unwrap().is_none());
+        assert!(ask(&dead, Uuid::nil(), || ()).unwrap().is_none());
     }
 
     #[test]
@@ -186,7 +205,7 @@ mod tests {
             }
         });
         for expected in ["did not all arrive", "hands nothing over: no", "ended without an answer"] {
-            let error = format!("{:#}", ask(&path).unwrap_err());
+            let error = format!("{:#}", ask(&path, Uuid::nil(), || ()).unwrap_err());
             assert!(error.contains(expected), "{error}");
         }
         answering.join().unwrap();

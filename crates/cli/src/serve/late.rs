@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use uraid_io::array::{Candidate, Ignored, Look, Patience, Wanted, judge, look};
 use uraid_io::cache::TICK;
 use uraid_io::format::superblock::Superblock;
@@ -80,6 +80,25 @@ fn lacking_log(looks: &[Look], truth: &Superblock) -> Option<String> {
     let awaited: Vec<_> = active.filter(|device| !is_there(device.uuid)).map(|device| device.uuid).collect();
     let (noun, verb) = if awaited.len() == 1 { ("log device", "is") } else { ("log devices", "are") };
     (!awaited.is_empty()).then(|| format!("{noun} {} {verb}", list(&awaited)))
+}
+
+/// The array of these members.
+///
+/// # Errors
+/// If they contradict each other, or lack some that the array has, unless it `may_lack` members.
+pub(super) fn array_of(looks: &[Look], may_lack: bool) -> Result<Uuid> {
+    let verdict = judge(&candidates(looks, None))?;
+    let missing = verdict.missing();
+    let missing: Vec<_> = missing.iter().collect();
+    ensure!(
+        missing.is_empty() || may_lack,
+        "member {} of the array is not among the paths: name the members that it has now, which `uraid status` lists, \
+         or give --degraded",
+        list(&missing)
+    );
+    let lacking = lacking_log(looks, &verdict.superblock).filter(|_| !may_lack);
+    ensure!(lacking.is_none(), "{} not among the paths: name the log devices, too", lacking.unwrap_or_default());
+    Ok(verdict.superblock.array)
 }
 
 /// Whether the array has every member that it has a slot for.

@@ -26,11 +26,19 @@ pub(super) fn ensure_once(members: &[Look], spares: &[PathBuf]) -> Result<(), Mi
 /// Separates the `spares` that have become members of the array of `members` from the other ones. A spare that was
 /// taken is a member, and the same command line serves the array again.
 pub(super) fn sort(members: &[Look], spares: Vec<Look>) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let ours = members.iter().find_map(array_of);
-    let (taken, spares): (Vec<Look>, Vec<Look>) =
-        spares.into_iter().partition(|look| ours.is_some() && array_of(look) == ours);
+    let (taken, spares): (Vec<Look>, Vec<Look>) = spares.into_iter().partition(is_taken(members));
     let paths = |looks: Vec<Look>| looks.into_iter().map(|look| look.path).collect();
     (paths(taken), paths(spares))
+}
+
+/// Those of the spares that have become members of the array of `members`.
+pub(super) fn taken(members: &[Look], spares: Vec<Look>) -> Vec<Look> {
+    spares.into_iter().filter(is_taken(members)).collect()
+}
+
+fn is_taken(members: &[Look]) -> impl Fn(&Look) -> bool + use<> {
+    let ours = members.iter().find_map(array_of);
+    move |look| ours.is_some() && array_of(look) == ours
 }
 
 /// Checks the spares of an array that is about to be served, and warns about unusable ones. No spare prevents the array

@@ -17,6 +17,7 @@ use uraid_layout::{Bytes, MemberIndex};
 use uraid_serve::spare::Spare;
 use uraid_serve::systemd::Notifier;
 use uraid_serve::text::{list, size};
+use uuid::Uuid;
 
 use super::args::ServeArgs;
 use super::{late, spares};
@@ -67,16 +68,23 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     Ok(Started { array, spares })
 }
 
-/// Looks at the members without opening the array, which a server may have open.
+/// Looks at the members without opening the array, which a server may have open. Returns the array.
 ///
 /// # Errors
 /// If a start would fail, as far as that can be told.
-pub(super) fn rehearse(args: &ServeArgs) -> Result<()> {
-    let most = args.patience.write_deadline.0;
-    let members = members(look(&args.members, &mut Patience::new(most, || {}))?, wanted(args).as_ref())?;
-    ensure_needed(&members, args.degraded)?;
-    let mut wrong = members.into_iter().filter_map(|look| look.found.err());
-    wrong.next().filter(|_| !args.degraded).map_or(Ok(()), |error| Err(error.into()))
+pub(super) fn rehearse(args: &ServeArgs) -> Result<Uuid> {
+    let mut patience = Patience::new(args.patience.write_deadline.0, || {});
+    let mut looks = members(look(&args.members, &mut patience)?, wanted(args).as_ref())?;
+    ensure_needed(&looks, args.degraded)?;
+    spares::ensure_once(&looks, &args.spares)?;
+    let is_wrong = |look: &Look| matches!(&look.found, Err(reason) if !matches!(reason, Ignored::LogDevice { .. }));
+    if let Some(index) = looks.iter().position(is_wrong).filter(|_| !args.degraded) {
+        looks.swap_remove(index).found?;
+    }
+    if late::lacking(&looks, None).is_some() {
+        looks.extend(spares::taken(&looks, look(&args.spares, &mut patience)?));
+    }
+    late::array_of(&looks, args.degraded)
 }
 
 /// Asks the service manager periodically for more time.

@@ -1,5 +1,6 @@
 //! `uraid serve --takeover`: goes on where a running server stops.
 
+use std::io::{Write as _, stderr};
 use std::path::absolute;
 
 use anyhow::{Context as _, Result};
@@ -11,6 +12,13 @@ use super::sockets::{control_path, unix_socket};
 use super::start::rehearse;
 use crate::misuse::Misuse;
 use crate::terminal::print;
+
+/// Says what a takeover that takes long waits for.
+fn waiting() {
+    let text = "waiting for the running server: it finishes what clients have asked for, and writes out its cache";
+    // If standard error is closed, nobody wants to know.
+    let _ = writeln!(stderr(), "{text}");
+}
 
 /// Has the running server stop, if there is one, and takes its clients and sockets.
 ///
@@ -25,8 +33,8 @@ pub(super) fn take(args: &ServeArgs) -> Result<Vec<Parting>> {
         let text = "--takeover asks the running server on its control socket: name that with --control";
         return Err(Misuse(text.into()).into());
     };
-    rehearse(args).context("the running server goes on")?;
-    let Some(partings) = ask(&control)? else {
+    let array = rehearse(args).context("the running server goes on")?;
+    let Some(partings) = ask(&control, array, waiting)? else {
         print(format_args!("no server answers at {}: there is nothing to take over", control.display()))?;
         return Ok(Vec::new());
     };

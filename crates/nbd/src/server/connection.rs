@@ -90,6 +90,9 @@ where
     E: Export,
 {
     let client = client.attach().map_err(failed("taking the client over"))?;
+    if common.tls.is_some() && matches!(client, Attached::Plain(_)) {
+        return Err(Error::TlsRequired);
+    }
     if !client.session().fits(&common.export.info()) {
         return Err(Error::ExportChanged);
     }

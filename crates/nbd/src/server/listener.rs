@@ -159,8 +159,8 @@ impl Listener {
         for parting in partings {
             let is_client = parting.is_client();
             match parting.arrive() {
-                Ok(Arrived::Unix(socket, is_own)) => {
-                    listeners.push(Self::of_unix(UnixSocket::adopt(socket, is_own).map_err(failed)?));
+                Ok(Arrived::Unix(socket, file)) => {
+                    listeners.push(Self::of_unix(UnixSocket::adopt(socket, file).map_err(failed)?));
                 }
                 Ok(Arrived::Tcp(socket)) => listeners.push(Self::of_tcp(vec![socket]).map_err(failed)?),
                 Ok(Arrived::Client(client)) => clients.push_back(client),
@@ -179,7 +179,7 @@ impl Listener {
         let mut partings = Vec::new();
         for socket in &mut self.sockets {
             let left = match socket {
-                Socket::Unix(socket) => socket.leave().map(|(socket, is_own)| Parting::of_unix_socket(socket, is_own)),
+                Socket::Unix(socket) => socket.leave().map(|(socket, file)| Parting::of_unix_socket(socket, file)),
                 Socket::Tcp(socket) => socket.as_fd().try_clone_to_owned().map(Parting::of_tcp_socket),
                 Socket::Shared(_) | Socket::Clients(_) => continue,
             };

@@ -18,6 +18,7 @@ use super::{
     peer::Peer,
     receive::ReceiveBuffer,
     shared::Introduced,
+    socket::FileIdentity,
 };
 use crate::transmission::{SESSION_BYTES, Session};
 
@@ -36,8 +37,8 @@ pub struct Parting {
 
 /// What has arrived in another process.
 pub(super) enum Arrived {
-    /// A socket, and whether its file was the server's to remove.
-    Unix(StdUnixListener, bool),
+    /// A socket, and the file that is to be removed with it, if there is one.
+    Unix(StdUnixListener, Option<FileIdentity>),
     Tcp(StdTcpListener),
     Client(Introduced),
 }
@@ -64,9 +65,10 @@ impl Parting {
         self.note.first() == Some(&CLIENT)
     }
 
-    /// A socket, of which the file is this server's to remove or not.
-    pub(super) fn of_unix_socket(socket: OwnedFd, is_own: bool) -> Self {
-        Self::new(socket, vec![if is_own { UNIX_SOCKET } else { FOREIGN_UNIX_SOCKET }])
+    /// A socket, and its file if that is this server's to remove.
+    pub(super) fn of_unix_socket(socket: OwnedFd, file: Option<FileIdentity>) -> Self {
+        let note = file.map_or(vec![FOREIGN_UNIX_SOCKET], |file| [&[UNIX_SOCKET], &file.to_bytes()[..]].concat());
+        Self::new(socket, note)
     }
 
     pub(super) fn of_tcp_socket(socket: OwnedFd) -> Self {
@@ -86,8 +88,11 @@ impl Parting {
         let Self { descriptor, note } = self;
         let unknown = || io::Error::new(io::ErrorKind::InvalidData, "what was handed over is of another version");
         match note.split_first().ok_or_else(unknown)? {
-            (&UNIX_SOCKET, []) => Ok(Arrived::Unix(descriptor.into(), true)),
-            (&FOREIGN_UNIX_SOCKET, []) => Ok(Arrived::Unix(descriptor.into(), false)),
+            (&UNIX_SOCKET, file) => {
+                let file = FileIdentity::from_bytes(file.try_into().map_err(|_| unknown())?);
+                Ok(Arrived::Unix(descriptor.into(), Some(file)))
+            }
+            (&FOREIGN_UNIX_SOCKET, []) => Ok(Arrived::Unix(descriptor.into(), None)),
             (&TCP_SOCKET, []) => Ok(Arrived::Tcp(descriptor.into())),
             (&CLIENT, rest) => {
                 let (session, received) = rest.split_first_chunk().ok_or_else(unknown)?;
@@ -105,10 +110,12 @@ fn client(stream: OwnedFd, received: ReceiveBuffer, session: Session) -> io::Res
     let domain = rustix::net::sockopt::socket_domain(&stream)?;
     if domain == rustix::net::AddressFamily::UNIX {
         let stream = StdUnixStream::from(stream);
+        stream.set_nonblocking(true)?;
         let client = InTransit::Unix(Detached::Plain(Client { stream, received, session }));
         return Ok(Introduced { client, peer: Peer::Local(None) });
     }
     let stream = StdTcpStream::from(stream);
+    stream.set_nonblocking(true)?;
     let peer = Peer::Remote(stream.peer_addr()?);
     Ok(Introduced { client: InTransit::Tcp(Detached::Plain(Client { stream, received, session })), peer })
 }

@@ -114,24 +114,24 @@ impl UnixSocket {
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
-    pub(super) fn adopt(listener: StdUnixListener, is_own: bool) -> io::Result<Self> {
+    pub(super) fn adopt(listener: StdUnixListener, file: Option<FileIdentity>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf).unwrap_or_default();
         // A file that has gone, or that another socket has now, is not this server's to remove.
-        let identity = FileIdentity::of(&path).ok().filter(|_| is_own);
+        let identity = FileIdentity::of(&path).ok().filter(|now| file == Some(*now));
         if identity.is_some() {
             rustix::fs::chmod(&path, Mode::RUSR | Mode::WUSR)?;
         }
         Ok(Self { listener: UnixListener::from_std(listener)?, path, identity })
     }
 
-    /// Leaves the socket to another server, and with it the file; also returns whether that was this server's own.
+    /// Leaves the socket to another server, and with it the file if that is this server's own: also returned.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn leave(&mut self) -> io::Result<(OwnedFd, bool)> {
+    pub(super) fn leave(&mut self) -> io::Result<(OwnedFd, Option<FileIdentity>)> {
         let left = self.listener.as_fd().try_clone_to_owned()?;
-        Ok((left, self.identity.take().is_some()))
+        Ok((left, self.identity.take()))
     }
 
     /// Lets every user connect, if this process has made the socket: who is served is decided elsewhere.
@@ -215,7 +215,7 @@ impl Drop for UnixSocket {
 
 /// Tells a file from another that took its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileIdentity {
+pub(super) struct FileIdentity {
     device: u64,
     inode: u64,
 }
@@ -224,6 +224,18 @@ impl FileIdentity {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = fs::symlink_metadata(path)?;
         Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// The identity for another process.
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        (u128::from(self.device) << 64 | u128::from(self.inode)).to_be_bytes()
+    }
+
+    /// That of another process.
+    pub(super) fn from_bytes(bytes: [u8; 16]) -> Self {
+        let ([d0, d1, d2, d3, d4, d5, d6, d7, ..], [.., i0, i1, i2, i3, i4, i5, i6, i7]) = (bytes, bytes);
+        let [device, inode] = [[d0, d1, d2, d3, d4, d5, d6, d7], [i0, i1, i2, i3, i4, i5, i6, i7]];
+        Self { device: u64::from_be_bytes(device), inode: u64::from_be_bytes(inode) }
     }
 }
 

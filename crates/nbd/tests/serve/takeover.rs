@@ -232,6 +232,16 @@ fn who_may_connect_is_said_anew() {
 }
 
 #[test]
+fn a_socket_that_another_has_put_in_the_place_of_the_first_stays() {
+    let (first, _directory, socket) = Running::first();
+    std::fs::remove_file(&socket).unwrap();
+    let _other = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    first.order(Order::End(Ending::HandOver));
+    Running::successor(first.partings().0).close();
+    assert!(socket.exists());
+}
+
+#[test]
 fn a_client_that_was_told_something_else_of_the_export_is_disconnected() {
     let (first, _directory, socket) = Running::first();
     let mut client = Client::handshake(connect(&socket), true);

@@ -6,7 +6,6 @@ use std::mem;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
@@ -15,7 +14,7 @@ use uraid_nbd::UnixSocket;
 
 use super::Control;
 use crate::disk::LiveDisk;
-use crate::lines::{Response, line, write_all};
+use crate::lines::{self, Response, line, write_all};
 use crate::protocol::{LINE_BYTES_MAX, Request};
 use crate::turns;
 
@@ -154,16 +153,19 @@ async fn converse<D: LiveDisk>(
         let Some(text) = timeout(LINE_TIME_MAX, read_line(stream, &mut unread)).await?? else { return Ok(()) };
         idle.set(None);
         let (response, goes_on) = match text {
-            Ok(text) if matches!(Request::parse(&text), Ok(Request::HandOver {})) => {
-                match Box::pin(control.hand_over(stream)).await? {
-                    Ok(()) => return Ok(()),
-                    Err(error) => (Response::Error(crate::text::chain(&error)), true),
+            Ok(text) => {
+                if let Ok(Request::HandOver { array }) = Request::parse(&text) {
+                    match Box::pin(control.hand_over(stream, array)).await {
+                        None => return Ok(()),
+                        Some(error) => (Response::Error(crate::text::chain(&error)), true),
+                    }
+                } else {
+                    match turns::unless_left(Box::pin(answer(control, &text)), left(stream)).await {
+                        Some(answer) => (answer, true),
+                        None => return Ok(()),
+                    }
                 }
             }
-            Ok(text) => match turns::unless_left(Box::pin(answer(control, &text)), left(stream)).await {
-                Some(answer) => (answer, true),
-                None => return Ok(()),
-            },
             Err(error) => (Response::Error(error), false),
         };
         timeout(RESPONSE_TIME_MAX, write_all(stream, &line(&response))).await??;
@@ -177,9 +179,7 @@ async fn converse<D: LiveDisk>(
 async fn left(stream: &UnixStream) {
     loop {
         sleep(LEFT_LOOK_EVERY).await;
-        let mut polled = [PollFd::new(stream, PollFlags::empty())];
-        let told = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
-        if told.is_ok() && polled[0].revents().contains(PollFlags::HUP) {
+        if lines::has_left(stream) {
             return;
         }
     }
