@@ -2,8 +2,8 @@
 //! what log devices say of themselves.
 //!
 //! Values in, bytes out, and back, whatever the bytes are; all of it is described in `docs/on-disk-format.md`, and the
-//! fuzz targets for members are for this module. Nothing here knows a disk, a file or the engine: when and in which order
-//! bytes are written is others' affair.
+//! fuzz targets for members are for this module. Nothing here knows a disk, a file or the engine: when and in which
+//! order bytes are written is others' affair.
 
 pub mod badblocks;
 pub mod bitmap;

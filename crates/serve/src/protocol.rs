@@ -42,7 +42,8 @@ pub enum Request {
         force: bool,
     },
     /// Stop, and hand clients and sockets over to whoever asks: [`HandedOver`], then one of them after the other, as
-    /// [`takeover`](crate::takeover) says. On the control socket only. Refused like a stop, and if the array is another.
+    /// [`takeover`](crate::takeover) says. On the control socket only. Refused like a stop, and if that is another
+    /// array.
     HandOver { array: Uuid },
     /// Change a setting until the server ends.
     Set { key: String, value: String },
