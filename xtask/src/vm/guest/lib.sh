@@ -72,6 +72,20 @@ scrub() {
     grep -q 'nothing wrong' /run/scrub || fail "the scrub found something"
 }
 
+# Writes files to /mnt, each durably, until there is /run/enough; a write that fails is the scenario's end. Their sums are in /run/sums: more COUNT
+# waits for so many more, and all_there compares.
+writer() {
+    local file=0
+    while [ ! -e /run/enough ]; do
+        dd if=/dev/urandom of=/mnt/file$file bs=64K count=4 conv=fsync status=none
+        (cd /mnt && sha256sum file$file) >>/run/sums
+        file=$((file + 1))
+    done
+}
+written() { [ "$(wc -l </run/sums)" -ge "$1" ]; }
+more() { within 60 written $(($(wc -l </run/sums) + $1)); }
+all_there() { (cd /mnt && sha256sum --quiet -c /run/sums); }
+
 # describe DISK...: sets OFFSET and SIZE of their data areas, in bytes.
 describe() {
     local found

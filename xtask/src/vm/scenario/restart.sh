@@ -3,18 +3,6 @@
 # qemu-nbd holds requests back meanwhile: a mounted file system only waits. As it does not know what a killed server had not flushed, the server
 # must not keep writes back in memory then.
 
-writer() {
-    local file=0
-    while [ ! -e /run/enough ]; do
-        dd if=/dev/urandom of=/mnt/file$file bs=64K count=4 conv=fsync status=none
-        (cd /mnt && sha256sum file$file) >>/run/sums
-        file=$((file + 1))
-    done
-}
-written() { [ "$(wc -l </run/sums)" -ge "$1" ]; }
-more() { within 60 written $(($(wc -l </run/sums) + $1)); }
-all_there() { (cd /mnt && sha256sum --quiet -c /run/sums); }
-
 modules nbd ext4
 "$URAID" create --level 5 $(disks 4)
 serve $(disks 4)
