@@ -37,7 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// Three copies of a device's header, each changed, and mostly with the right checksum.
 fn headers(input: &mut Input<'_>) {
     let [array, uuid] = [0xa0, 0xe0].map(|byte| Uuid::from_bytes([byte; 16]));
-    let (slots, share) = (input.byte() % 64 + 1, Bytes(u64::from(input.byte()) * BLOCK));
+    let (slots, share) = (input.byte() % 64 + 1, Bytes((4 + u64::from(input.byte())) * BLOCK));
     let size = Bytes(LogHeader::size_min(share, slots).0 + u64::from(input.byte()) * BLOCK);
     let sound = LogHeader { array, name: "fuzz".into(), uuid, size, share, slots };
     let copies: Vec<_> = (0..3).map(|_| LogHeader::decode(&copy_of(&sound, input))).collect();

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::buf::Buf;
 use crate::format::Epoch;
 use crate::format::log_device::LogHeader;
-use crate::format::superblock::{Allocation, LOGS_MAX, LogChangeError, LogDevices, MEMBER_MIN, Superblock};
+use crate::format::superblock::{Allocation, LOGS_MAX, LogChangeError, LogDevices, MEMBER_MIN, SHARE_MAX, Superblock};
 use crate::member::{Access, FileId, Member, MemberError, is_same};
 use crate::{log_device, superblock};
 
@@ -84,6 +84,12 @@ pub enum NewLogError {
         /// The least size.
         needed: Bytes,
     },
+    /// More than a share can be.
+    #[error("a log of {size} bytes for each member is too large; on log devices it has at most {SHARE_MAX}")]
+    TooLarge {
+        /// What was asked for.
+        size: Bytes,
+    },
 }
 
 /// Log devices as they were found.
@@ -129,7 +135,10 @@ impl NewLogs {
             _ => {}
         }
         let mut taken: Vec<(PathBuf, Option<FileId>)> = members.to_vec();
-        let (mut devices, mut share) = (Vec::new(), wanted.max(needed));
+        if is_exact && wanted > SHARE_MAX {
+            return Err(NewLogError::TooLarge { size: wanted });
+        }
+        let (mut devices, mut share) = (Vec::new(), wanted.max(needed).min(SHARE_MAX));
         for path in &self.paths {
             let exists = path.symlink_metadata().is_ok();
             let id = exists.then(|| FileId::of(path)).transpose()?;
@@ -248,4 +257,22 @@ fn fill(device: &Member, header: &LogHeader, allocation: Allocation) -> Result<(
         device.sync()?;
     }
     log_device::store(device, header)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_not_larger_than_superblocks_can_say() {
+        let paths = ["a", "b"].map(|name| PathBuf::from("/nowhere").join(name)).to_vec();
+        let new = NewLogs { paths, may_be_single: false, force: false, allocation: Allocation::Full };
+        let find = |wanted: u64, is_exact| {
+            let shares = Shares { slots: 3, needed: Bytes(1 << 20), wanted: Bytes(wanted), is_exact };
+            new.find(shares, &[], None).map(|found| found.expect("devices are wanted").share)
+        };
+        let (tib, more) = (1 << 40, (1 << 40) + 4096);
+        assert_eq!((find(tib, true).ok(), find(more, false).ok()), (Some(Bytes(tib)), Some(Bytes(tib))));
+        assert!(matches!(find(more, true), Err(NewLogError::TooLarge { size }) if size.0 == more));
+    }
 }

@@ -142,8 +142,9 @@ impl LogHeader {
         let uuid = |at| Uuid::from_bytes(array_at(bytes, at));
         let (array, own, slots) = (uuid(at::ARRAY), uuid(at::DEVICE), bytes[at::SLOTS]);
         let header = Self { array, name, uuid: own, size: number(at::SIZE), share: number(at::SHARE), slots };
-        let is_sound = !array.is_nil() && !own.is_nil() && Self::size_min(header.share, slots) <= header.size;
-        if is_sound { Ok(header) } else { Err(LogHeaderError::Damaged) }
+        let is_told_apart = !array.is_nil() && !own.is_nil();
+        let has_room = LogDevices::is_share(header.share) && Self::size_min(header.share, slots) <= header.size;
+        if is_told_apart && has_room { Ok(header) } else { Err(LogHeaderError::Damaged) }
     }
 
     /// The copy that counts: any that is sound, as all say the same.
@@ -249,6 +250,12 @@ mod tests {
             forged(|bytes| bytes[48] = 0xFF),
             forged(|bytes| bytes[136] = 64),
             forged(|bytes| bytes[168..176].fill(0xFF)),
+            forged(|bytes| {
+                bytes[160..168].fill(0xFF);
+                bytes[169..176].fill(0xF0);
+            }),
+            forged(|bytes| bytes[168] = 1),
+            forged(|bytes| bytes[168..176].fill(0)),
         ] {
             assert_eq!(LogHeader::decode(&damage), Err(LogHeaderError::Damaged));
         }

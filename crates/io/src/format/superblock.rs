@@ -23,6 +23,7 @@ pub use codec::{decode, encode};
 pub use content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 pub use copies::newest;
 pub(crate) use copies::{erased, newest_beside};
+pub(crate) use logs::SHARE_MAX;
 pub use logs::{LOGS_MAX, LogChange, LogChangeError, LogDevice, LogDevices, LogIndex, LogSet};
 pub use reshape::Reshape;
 pub use scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};

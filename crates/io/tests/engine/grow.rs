@@ -1,5 +1,8 @@
 //! Arrays that grow after their members were enlarged, and power cuts at each of the operations that this takes.
 
+use std::collections::BTreeSet;
+use std::ops::Range;
+
 use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::array::{self, GrowError};
@@ -26,6 +29,8 @@ const MORE: usize = (5 << 20) + 40 * 4096 + 1024;
 pub(crate) struct Power {
     inner: MemDisk,
     pub(crate) durable: Vec<Vec<u8>>,
+    /// Of each member, the bytes that were written since its last flush.
+    written: Vec<Vec<Range<usize>>>,
     left: usize,
     done: usize,
     completions: Vec<Completion>,
@@ -35,28 +40,31 @@ impl Power {
     pub(crate) fn new(members: &Members, left: usize) -> Self {
         let durable = members.iter().map(|bytes| bytes.clone().expect("all are there")).collect();
         let inner = MemDisk::new(members.clone(), Order::Fifo);
-        Self { inner, durable, left, done: 0, completions: Vec::new() }
+        Self { inner, durable, written: vec![Vec::new(); members.len()], left, done: 0, completions: Vec::new() }
     }
 
     /// What is left when the power goes: of what is not durable, any sectors.
     pub(crate) fn cut(&self, random: &mut Random) -> Members {
-        let one = |(index, durable): (u8, &Vec<u8>)| {
-            let mut bytes = self.inner.member(MemberIndex(index)).expect("present").to_vec();
-            let sectors = bytes.chunks_mut(SECTOR).zip(durable.chunks(SECTOR));
-            for (now, before) in sectors.filter(|(now, before)| now != before) {
-                if random.below(2) == 0 {
-                    now.copy_from_slice(before);
+        let one = |(index, (durable, written)): (u8, (&Vec<u8>, &Vec<Range<usize>>))| {
+            let now = self.inner.member(MemberIndex(index)).expect("present");
+            let mut bytes = durable.clone();
+            let sectors: BTreeSet<usize> =
+                written.iter().flat_map(|range| range.start / SECTOR..range.end.div_ceil(SECTOR)).collect();
+            for at in sectors.into_iter().map(|sector| sector * SECTOR) {
+                if random.below(2) != 0 {
+                    bytes[at..at + SECTOR].copy_from_slice(&now[at..at + SECTOR]);
                 }
             }
             Some(bytes)
         };
-        (0..).zip(&self.durable).map(one).collect()
+        (0..).zip(self.durable.iter().zip(&self.written)).map(one).collect()
     }
 }
 
 impl Disk for &mut Power {
     fn submit(&mut self, op: DiskOp) {
         let (kind, member) = (op.kind, op.member);
+        let range = size(op.offset)..size(op.offset) + size(op.len());
         if self.left == 0 {
             return;
         }
@@ -64,10 +72,18 @@ impl Disk for &mut Power {
         self.done += 1;
         self.inner.submit(op);
         self.inner.kick().expect("memory does not break");
-        let Power { inner, completions, .. } = &mut **self;
+        let Power { inner, completions, durable, written, .. } = &mut **self;
         inner.reap(completions);
-        if kind == OpKind::Flush {
-            self.durable[member.index()] = self.inner.member(member).expect("present").to_vec();
+        let written = &mut written[member.index()];
+        match kind {
+            OpKind::Read => {}
+            OpKind::Write | OpKind::WriteFua | OpKind::Zero { .. } => written.push(range),
+            OpKind::Flush => {
+                let now = inner.member(member).expect("present");
+                for range in written.drain(..) {
+                    durable[member.index()][range.clone()].copy_from_slice(&now[range]);
+                }
+            }
         }
     }
 
@@ -135,10 +151,10 @@ fn assert_holds(members: &Members, content: &[u8], context: &str) -> Sectors {
     for (member, expected) in geometry.all_members().iter().zip(encoded(&geometry, &found)) {
         let bytes = engine.disk().member(member).expect("present");
         let data = &bytes[size(superblock(bytes).areas.data.offset)..][..expected.len()];
-        let is_used =
-            |at: usize| geometry.owner(Location { member, sector: DiskSector((at / SECTOR) as u64) }).is_some();
-        let differs = data.iter().zip(&expected).enumerate().find(|(at, (a, b))| a != b && is_used(*at));
-        assert!(differs.is_none(), "{context}: member {member} does not agree at that byte of its data: {differs:?}");
+        let is_used = |sector: u64| geometry.owner(Location { member, sector: DiskSector(sector) }).is_some();
+        let mut sectors = (0..).zip(data.chunks(SECTOR).zip(expected.chunks(SECTOR)));
+        let differs = sectors.find(|&(sector, (found, expected))| found != expected && is_used(sector));
+        assert!(differs.is_none(), "{context}: member {member} does not agree at that sector of its data: {differs:?}");
     }
     geometry.capacity()
 }

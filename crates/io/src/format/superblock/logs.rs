@@ -19,7 +19,7 @@ use crate::format::units::Epoch;
 pub const LOGS_MAX: usize = 4;
 
 /// The largest share of a member.
-const SHARE_MAX: Bytes = Bytes(1 << 40);
+pub(crate) const SHARE_MAX: Bytes = Bytes(1 << 40);
 
 /// A log device's number: its place in the superblocks' table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,6 +126,11 @@ impl LogDevices {
         Area { offset: Bytes(HEAD_STEP.0 + u64::from(slot.0) * self.share.0), size: self.share }
     }
 
+    /// Whether a slot can have a share of this size: no number of slots has shares that end beyond 64 bits then.
+    pub(in crate::format) fn is_share(share: Bytes) -> bool {
+        share.0.is_multiple_of(BLOCK.bytes().0) && (RING_BYTES_MIN..=SHARE_MAX).contains(&share)
+    }
+
     /// Where the shares of so many slots end.
     #[must_use]
     pub fn end(share: Bytes, slots: u8) -> Bytes {
@@ -207,12 +212,13 @@ impl LogDevices {
     /// Whether the table makes sense in a superblock of an epoch.
     pub(super) fn is_sound(&self, epoch: Epoch) -> bool {
         let has_some = (1..=LOGS_MAX).contains(&self.devices.len()) && !self.active().is_empty();
-        let is_ring =
-            self.share.0.is_multiple_of(BLOCK.bytes().0) && (RING_BYTES_MIN..=SHARE_MAX).contains(&self.share);
         let mut uuids: Vec<Uuid> = self.devices.iter().map(|device| device.uuid).collect();
         uuids.sort_unstable();
         let are_told_apart = uuids.windows(2).all(|pair| pair[0] != pair[1]) && uuids.iter().all(|uuid| !uuid.is_nil());
-        has_some && is_ring && are_told_apart && self.devices.iter().all(|device| device.since <= epoch)
+        has_some
+            && Self::is_share(self.share)
+            && are_told_apart
+            && self.devices.iter().all(|device| device.since <= epoch)
     }
 }
 
