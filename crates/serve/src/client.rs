@@ -86,10 +86,15 @@ impl Client {
             ),
             _ => anyhow::Error::new(error).context(format!("can't connect to {}", path.display())),
         })?;
-        Self::new(stream, path, ANSWER_TIME_MAX)
+        Self::new(stream, path)
     }
 
-    fn new(stream: UnixStream, path: PathBuf, time_max: Duration) -> Result<Self> {
+    /// A connection to the server with this control socket.
+    pub(crate) fn new(stream: UnixStream, control: PathBuf) -> Result<Self> {
+        Self::within(stream, control, ANSWER_TIME_MAX)
+    }
+
+    fn within(stream: UnixStream, path: PathBuf, time_max: Duration) -> Result<Self> {
         stream.set_read_timeout(Some(time_max))?;
         stream.set_write_timeout(Some(time_max))?;
         Ok(Self { stream: BufReader::new(stream), path })
@@ -170,7 +175,7 @@ mod tests {
     #[test]
     fn a_server_that_does_not_answer_is_named() {
         let (stream, _silent) = UnixStream::pair().unwrap();
-        let mut client = Client::new(stream, "/srv/vault.ctl".into(), Duration::from_millis(500)).unwrap();
+        let mut client = Client::within(stream, "/srv/vault.ctl".into(), Duration::from_millis(500)).unwrap();
         let error = client.ask::<serde_json::Value>(&Request::Status {}).unwrap_err();
         let text = crate::text::chain(&error);
         assert!(text.starts_with("the server at /srv/vault.ctl did not answer within 0.5 s"), "{text}");
@@ -180,7 +185,7 @@ mod tests {
     #[test]
     fn who_takes_long_is_waited_for_and_that_is_said() {
         let (stream, mut server) = UnixStream::pair().unwrap();
-        let mut client = Client::new(stream, "/srv/vault.ctl".into(), Duration::from_secs(1)).unwrap();
+        let mut client = Client::within(stream, "/srv/vault.ctl".into(), Duration::from_secs(1)).unwrap();
         let mut has_said = false;
         let answer: serde_json::Value = client
             .ask_at_length(&Request::Stop { force: false }, Duration::from_millis(1), || {

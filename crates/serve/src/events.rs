@@ -167,6 +167,7 @@ mod tests {
 
     use super::*;
     use crate::confinement::Confinement;
+    use crate::description::Place;
 
     fn watcher() -> Watcher {
         let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
@@ -179,7 +180,7 @@ mod tests {
             geometry: RefCell::new(Geometry::new(spec).expect("an array")),
             other: RefCell::default(),
             size: Cell::new(Bytes(0)),
-            uri: String::new(),
+            place: Place::default(),
             config: None,
             confinement: Confinement::default(),
             is_read_only: false,
