@@ -20,6 +20,11 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// Maximum length of a response.
 const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 
+/// The server has ended, or closed the connection, before it answered.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the server ended without an answer; its log says why")]
+pub struct Ended;
+
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Client {
@@ -100,6 +105,15 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), path })
     }
 
+    /// Connects again, to whoever has the same socket now.
+    ///
+    /// # Errors
+    /// If nobody answers there.
+    pub fn reconnect(&mut self) -> Result<()> {
+        *self = Self::new(UnixStream::connect(&self.path)?, self.path.clone())?;
+        Ok(())
+    }
+
     /// Removes the time limit for the server's answer.
     pub fn be_patient(&self) -> Result<()> {
         Ok(self.stream.get_ref().set_read_timeout(None)?)
@@ -124,7 +138,7 @@ impl Client {
     /// Sends a request and returns the answer.
     ///
     /// # Errors
-    /// The server's reason, or why it does not answer.
+    /// The server's reason, or why it does not answer; [`Ended`] where it has gone.
     pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
         self.send(request)?;
         self.answer()
@@ -142,6 +156,9 @@ impl Client {
         let mut answer = Vec::new();
         let count = (&mut self.stream).take(RESPONSE_BYTES_MAX).read_until(b'\n', &mut answer);
         if let Err(error) = count {
+            if error.kind() == ErrorKind::ConnectionReset {
+                return Err(Ended.into());
+            }
             let path = self.path.display();
             let time_max = self.stream.get_ref().read_timeout()?.filter(|_| is_timeout(&error));
             match time_max {
@@ -154,7 +171,7 @@ impl Client {
             }
         }
         if answer.last() != Some(&b'\n') {
-            bail!("the server ended without an answer; its log says why");
+            return Err(Ended.into());
         }
         let answer = serde_json::from_slice(&answer);
         match answer.context("the server's answer is not understood: is it of another version?")? {

@@ -118,8 +118,10 @@ impl Watcher {
         self.changed.notified().await;
     }
 
-    /// Reports that the array is no longer served. Waits until the program has been notified, or `hurried` completes.
+    /// Reports that the array is no longer served, nor a copy continued. Waits until the program has been notified, or `hurried` completes.
     pub(crate) async fn end(&self, hurried: impl Future<Output = ()>) {
+        // Nothing on record tells the next server of a copy.
+        self.last.get().replacing.into_iter().for_each(|slot| self.tell(Event::ReplaceStopped(slot)));
         self.tell(Event::Stopped);
         if let Some(hook) = self.hook.take() {
             hook.end(hurried).await;
