@@ -278,7 +278,11 @@ fn a_sandbox_has_what_a_server_needs_and_no_more() {
     let told = status(&array);
     assert_eq!(told["sandbox"], serde_json::json!({"paths": has_landlock(), "calls": true}));
     let shown = ask(&array, &["status"]).success().text();
-    assert!(shown.contains(if has_landlock() { "in a sandbox (paths, system calls)" } else { "in a sandbox (system calls)" }));
+    assert!(shown.contains(if has_landlock() {
+        "in a sandbox (paths, system calls)"
+    } else {
+        "in a sandbox (system calls)"
+    }));
     write_export(server.uri(), &image);
     assert_same(&read_export(server.uri()), &image, "through the sandbox");
     let _ = ask(&array, &["fail", "1"]).success();

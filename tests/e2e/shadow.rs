@@ -1,5 +1,6 @@
 //! Everything that clients can do, on four connections at once, compared with a model: while an array is whole, while
-//! servers take over from each other, while a member is copied, without members, while they are rebuilt, and started without others.
+//! servers take over from each other, while a member is copied, without members, while they are rebuilt, and started
+//! without others.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;

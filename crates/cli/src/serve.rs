@@ -91,7 +91,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
 /// Opens the array and serves it, as [`server::serve`] does.
 fn serve(args: &ServeArgs, prepared: &Prepared, privileges: &Privileges) -> Result<Option<ExitStatus>> {
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
-    let taken = args.takeover.then(|| takeover::take(args, prepared)).transpose()?.unwrap_or_default();
+    let take = || takeover::take(args, &prepared.addresses, prepared.metrics.as_deref());
+    let taken = args.takeover.then(take).transpose()?.unwrap_or_default();
     let Taken { partings, members, metrics } = taken;
     let inheritance = Inheritance::new(members);
     let Started { array, spares } = start(args, &notifier)?;

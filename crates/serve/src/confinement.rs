@@ -66,8 +66,10 @@ mod tests {
 
     #[test]
     fn a_refusal_is_explained_by_what_was_given_up() {
-        let confinement =
-            |user: Option<&str>, paths| Confinement { user: user.map(str::to_owned), sandbox: Sandbox { paths, calls: paths } };
+        let confinement = |user: Option<&str>, paths| Confinement {
+            user: user.map(str::to_owned),
+            sandbox: Sandbox { paths, calls: paths },
+        };
         let error = |kind| Err::<(), _>(io::Error::from(kind)).context("/srv/d3: can't open it").unwrap_err();
         let [refused, missing] = [io::ErrorKind::PermissionDenied, io::ErrorKind::NotFound];
         let sandboxed = chain(&confinement(None, true).explain(error(refused)));

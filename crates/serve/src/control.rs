@@ -36,6 +36,7 @@ use crate::reactor::grow;
 use crate::reactor::members::Members;
 use crate::reactor::snapshot::Snapshot;
 use crate::reactor::{Reactor, deleted};
+use crate::systemd::Notifier;
 use crate::takeover::{self, Left};
 use crate::text;
 use changes::Changes;
@@ -78,7 +79,7 @@ type Stop = Result<Vec<Lost>, String>;
 pub(crate) struct StopRefused(String);
 
 /// The process that goes on with clients and sockets, by its number where the system says so.
-pub(crate) type Successor = Option<i32>;
+type Successor = Option<i32>;
 
 /// The parts of a server that administrators reach.
 pub(crate) struct Parts<D> {
@@ -188,12 +189,18 @@ impl<D: LiveDisk> Control<D> {
         self.ending.get() == Ending::HandOver
     }
 
-    /// Tells the waiting peers how the array was stopped, and sends what is `left` to who waits for it. `lost` are the
-    /// members that failed meanwhile. Returns who goes on with what is left.
+    /// Tells the waiting peers how the array was stopped, and sends what is `left` to who waits for it, of whom the
+    /// service manager hears. `lost` are the members that failed meanwhile.
     ///
     /// # Errors
     /// If whoever asked for it did not take it.
-    pub(crate) async fn end(&self, result: &Result<()>, lost: MemberSet, left: Left) -> Result<Option<Successor>> {
+    pub(crate) async fn end(
+        &self,
+        result: &Result<()>,
+        lost: MemberSet,
+        left: Left,
+        notifier: &Notifier,
+    ) -> Result<()> {
         let path = |slot| self.description.path(slot).map(|path| path.display().to_string());
         let lost = || lost.iter().map(|slot| Lost { slot: slot.0, path: path(slot) }).collect();
         let said = result.as_ref().map(|()| lost()).map_err(text::chain);
@@ -209,7 +216,8 @@ impl<D: LiveDisk> Control<D> {
             "whoever asked to take over has gone, or does not take what it asked for: clients are disconnected, and \
              the array is not served any more"
         );
-        Ok(successor)
+        successor.flatten().into_iter().for_each(|process| notifier.succeeded_by(process));
+        Ok(())
     }
 
     /// Executes requests from within the process, each in a task of its own. Runs as long as anybody may send any.

@@ -121,7 +121,8 @@ impl Watcher {
     /// Reports that the array is no longer served, nor a copy continued. Waits until the program has been notified, or `hurried` completes.
     pub(crate) async fn end(&self, hurried: impl Future<Output = ()>) {
         // Nothing on record tells the next server of a copy.
-        self.last.get().replacing.into_iter().for_each(|slot| self.tell(Event::ReplaceStopped(slot)));
+        let copied = self.last.get().replacing;
+        copied.into_iter().for_each(|slot| self.tell(Event::ReplaceStopped(slot)));
         self.tell(Event::Stopped);
         if let Some(hook) = self.hook.take() {
             hook.end(hurried).await;

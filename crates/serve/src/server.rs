@@ -144,11 +144,7 @@ pub async fn serve<D: LiveDisk>(
     let exporter = options.metrics.map(Exporter::new).transpose()?;
     let (is_read_only, unit) = (info.read_only, array.superblock.unit().bytes());
     let scheme = if tls.is_some() { Scheme::Nbds } else { Scheme::Nbd };
-    let place = Place {
-        uri: listener.endpoint().uri(scheme, &info.name),
-        endpoints: listener.endpoints().to_vec(),
-        metrics: exporter.as_ref().map(Exporter::address),
-    };
+    let place = place(&listener, scheme, &info.name, exporter.as_ref());
     let description = Description::new(&array, place, is_read_only, connection_threads, options.spares);
     let description = Rc::new(Description { config, confinement, ..description });
     let rates = Arc::new(Rates::new(options.client_rates));
@@ -215,15 +211,18 @@ pub async fn serve<D: LiveDisk>(
     reactor.release();
     end(exporting).await;
     door.close().await;
-    let succeeded = control.end(&closed, lost, Left { members, partings }).await;
-    if let Ok(Some(Some(process))) = succeeded {
-        notifier.succeeded_by(process);
-    }
+    let ended = control.end(&closed, lost, Left { members, partings }, &notifier).await;
     if let Some(watcher) = reactor.watcher() {
         watcher.end(stops.heard()).await;
     }
     drop((summing, registration));
-    closed.and(succeeded).and(Captive::finish(captive, stops.heard()).await)
+    closed.and(ended).and(Captive::finish(captive, stops.heard()).await)
+}
+
+/// Where clients connect, and where metrics are served.
+fn place(listener: &Listener, scheme: Scheme, export: &str, exporter: Option<&Exporter>) -> Place {
+    let uri = listener.endpoint().uri(scheme, export);
+    Place { uri, endpoints: listener.endpoints().to_vec(), metrics: exporter.map(Exporter::address) }
 }
 
 /// Why no other process can go on with clients and sockets of an array with a command, or among several.

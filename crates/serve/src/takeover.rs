@@ -2,10 +2,10 @@
 //! so do the members' files with their locks, so that no third server gets in between.
 //!
 //! The new server asks the running one on its control socket. That one stops as always: it finishes what clients have
-//! asked for, writes out its cache, and marks the members clean. Then it answers [`HandedOver`], and sends members' files
-//! and each [`Parting`]: four bytes, big-endian, that say how long its note is, with the first of them the descriptor
-//! (`SCM_RIGHTS`), and the note, which members have none of. What clients ask for meanwhile waits in their sockets. The
-//! new server says with an empty line that it has everything; without that, what was left is gone.
+//! asked for, writes out its cache, and marks the members clean. Then it answers [`HandedOver`], and sends members'
+//! files and each [`Parting`]: four bytes, big-endian, that say how long its note is, with the first of them the
+//! descriptor (`SCM_RIGHTS`), and the note, which members have none of. What clients ask for meanwhile waits in their
+//! sockets. The new server says with an empty line that it has everything; without that, what was left is gone.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -109,7 +109,8 @@ impl Running {
         }
         stream.set_read_timeout(Some(NEXT_TIME_MAX))?;
         let received = receive_all(&stream, members, partings);
-        let left = received.context("the running server has stopped, but its clients and sockets did not all arrive")?;
+        let left =
+            received.context("the running server has stopped, but its clients and sockets did not all arrive")?;
         // One that has stopped waiting for this says so itself.
         let _ = stream.write_all(ALL_ARRIVED);
         Ok(left)

@@ -12,7 +12,6 @@ use uraid_serve::protocol::Status;
 use uraid_serve::server;
 use uraid_serve::takeover::{Left, Running};
 
-use super::Prepared;
 use super::args::ServeArgs;
 use super::sockets::{control_path, open_others, unix_socket};
 use super::start::rehearse;
@@ -37,12 +36,13 @@ fn waiting() {
     let _ = writeln!(stderr(), "{text}");
 }
 
-/// Has the running server stop, if there is one, and takes its clients and sockets.
+/// Has the running server stop, if there is one, and takes its clients and sockets. `addresses` and `metrics` are what
+/// this server listens on.
 ///
 /// # Errors
 /// If this server could not start as far as that can be told before; then the running one goes on. If it refuses, or
 /// hands over less than it should.
-pub(super) fn take(args: &ServeArgs, prepared: &Prepared) -> Result<Taken> {
+pub(super) fn take(args: &ServeArgs, addresses: &[Vec<SocketAddr>], metrics: Option<&[SocketAddr]>) -> Result<Taken> {
     let socket = unix_socket(&args.endpoint, &args.members).map(absolute).transpose()?;
     let endpoints: Vec<_> = socket.into_iter().map(Endpoint::Unix).collect();
     let control = control_path(&endpoints, &args.watch, None)?;
@@ -57,10 +57,10 @@ pub(super) fn take(args: &ServeArgs, prepared: &Prepared) -> Result<Taken> {
         return Ok(Taken::default());
     };
     let status = running.status().context("the running server does not say what it serves")?;
-    let metrics = prepared.metrics.as_deref().filter(|addresses| !has_metrics(&status, addresses));
+    let metrics = metrics.filter(|addresses| !has_metrics(&status, addresses));
     // What can't be had is found out before clients are without a server, and what can is kept.
     let taken = server::run(async {
-        let others = open_others(args, &prepared.addresses, &status.endpoints).context(goes_on)?;
+        let others = open_others(args, addresses, &status.endpoints).context(goes_on)?;
         let metrics = metrics.map(metrics::Socket::listen).transpose().context(goes_on)?;
         let Left { members, mut partings } = running.hand_over(array, waiting)?;
         partings.extend(others.map(Listener::part).unwrap_or_default());

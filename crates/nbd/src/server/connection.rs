@@ -165,7 +165,8 @@ async fn serve<S: Stream, E: Export>(
             }
             further = stopping_further(&mut draining, stopping) => {
                 if stopping == Stopping::Parting {
-                    warn!(peer = %permit.peer(), "a client did not end its requests in time to go on: it is disconnected");
+                    let peer = permit.peer();
+                    warn!(%peer, "a client did not end its requests in time to go on: it is disconnected");
                 }
                 connection.stop(further);
             }
