@@ -118,7 +118,8 @@ impl Watcher {
         self.changed.notified().await;
     }
 
-    /// Reports that the array is no longer served, nor a copy continued. Waits until the program has been notified, or `hurried` completes.
+    /// Reports that the array is no longer served, nor a copy continued. Waits until the program has been notified, or
+    /// `hurried` completes.
     pub(crate) async fn end(&self, hurried: impl Future<Output = ()>) {
         // Nothing on record tells the next server of a copy.
         let copied = self.last.get().replacing;
