@@ -18,7 +18,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use crate::control::scrub::Events;
-use crate::control::{PATIENCE, ask, until};
+use crate::control::{PATIENCE, ask, status, until};
 
 /// The user that servers become.
 pub(crate) const USER: &str = "nobody";
@@ -130,7 +130,8 @@ fn a_server_of_roots_becomes_a_user_who_serves_roots_members() {
             client.write(0, &image[..512]);
             client.flush();
             assert_same(&read_export(server.uri()), &image, "what was written");
-            assert_eq!(crate::control::status(&array)["health"]["state"], "whole");
+            let told = status(&array);
+            assert_eq!((&told["health"]["state"], &told["user"]), (&"whole".into(), &USER.into()));
             client.disconnect();
             let stopped = end(server).success();
             assert!(stopped.stderr.contains("it stays until the next server replaces it"), "{}", stopped.stderr);
@@ -274,6 +275,14 @@ fn a_sandbox_has_what_a_server_needs_and_no_more() {
     let image = Random::new(2).bytes(array.expected_size());
     let server = Server::start_members(&array, array.members(), &["--sandbox", "auto", "--connection-threads", "1"]);
     assert_is_filtered(server.pid());
+    let told = status(&array);
+    assert_eq!(told["sandbox"], serde_json::json!({"paths": has_landlock(), "calls": true}));
+    let shown = ask(&array, &["status"]).success().text();
+    assert!(shown.contains(if has_landlock() {
+        "in a sandbox (paths, system calls)"
+    } else {
+        "in a sandbox (system calls)"
+    }));
     write_export(server.uri(), &image);
     assert_same(&read_export(server.uri()), &image, "through the sandbox");
     let _ = ask(&array, &["fail", "1"]).success();
@@ -309,6 +318,7 @@ fn there_is_no_sandbox_unless_one_is_asked_for() {
     let array = Array::create(&shape::raid1_of_2());
     for options in [&[][..], &["--sandbox", "off"]] {
         let server = Server::start_members(&array, array.members(), options);
+        assert_eq!(status(&array)["sandbox"], serde_json::json!({"paths": false, "calls": false}));
         let own = fs::read_to_string("/proc/self/status").unwrap();
         for (_, status) in threads(server.pid()) {
             for name in ["Seccomp", "NoNewPrivs", "Uid", "CapEff"] {

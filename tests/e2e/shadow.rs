@@ -1,7 +1,10 @@
-//! Everything that clients can do, on four connections at once, compared with a model: while an array is whole, while a
-//! member is copied, without members, while they are rebuilt, and started without others.
+//! Everything that clients can do, on four connections at once, compared with a model: while an array is whole, while
+//! servers take over from each other, while a member is copied, without members, while they are rebuilt, and started
+//! without others.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, read_export, write_export};
@@ -79,6 +82,27 @@ impl Session<'_> {
         self.counts.push(self.shadow.run(server, self.operations, seed, &what));
     }
 
+    /// So many operations while servers take over from each other; the last of them.
+    fn run_through_takeovers(&mut self, first: Server, options: &[&str]) -> Server {
+        let options = [&["--takeover"], options].concat();
+        let (array, has_ended) = (self.array, &AtomicBool::new(false));
+        let last = std::thread::scope(|scope| {
+            let taking_over = scope.spawn(move || {
+                let mut last = Server::start_members(array, array.members(), &options);
+                while !has_ended.load(Ordering::Relaxed) {
+                    let next = Server::start_members(array, array.members(), &options);
+                    let _ = std::mem::replace(&mut last, next).end().success();
+                }
+                last
+            });
+            let gone = catch_unwind(AssertUnwindSafe(|| self.go(&first, "during takeovers")));
+            has_ended.store(true, Ordering::Relaxed);
+            gone.and(taking_over.join()).unwrap_or_else(|panic| resume_unwind(panic))
+        });
+        let _ = first.end().success();
+        last
+    }
+
     fn set(&self, what: &str, value: &str) {
         let _ = ask(self.array, &["set", what, value]).success();
     }
@@ -103,6 +127,8 @@ fn lives(life: &Life) {
     };
     let mut members = array.members().to_vec();
     session.run(&server, "whole");
+    server = session.run_through_takeovers(server, life.serve);
+    session.run(&server, "after takeovers");
     let mut replace = |session: &mut Session<'_>, server: &Server, slot: usize, name: &str| {
         let new = array.path(name);
         session.set("--rebuild-limit", "64K");

@@ -18,7 +18,7 @@ use uraid_tests::shape;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The messages up to the one that is waited for.
-fn until(manager: &UnixDatagram, awaited: &str) -> Vec<String> {
+pub(crate) fn until(manager: &UnixDatagram, awaited: &str) -> Vec<String> {
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut messages = Vec::new();
     let mut buffer = [0; 4096];

@@ -1,19 +1,29 @@
 //! A server that takes over from another one, under clients that notice nothing but a pause.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
+use std::net::TcpListener;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary::command;
 use uraid_tests::image::Random;
+use uraid_tests::nbd::{Client, Command, request};
 use uraid_tests::process::{Output, Process};
 use uraid_tests::run::{client, client_command, run};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
+
+use crate::control::scrub::Events;
+use crate::control::{ask, status, sweep, until};
+use crate::systemd;
+use crate::tls::Certified;
 
 const MEMBER_BYTES: usize = 24 << 20;
 
@@ -178,12 +188,9 @@ fn whoever_asks_and_leaves_stops_nothing() {
     let array = Array::create(&shape::raid1_of_2());
     let server = Server::start(&array);
     let mut client = server.connect();
-    let uuid = array.examine()["uuid"].as_str().unwrap().to_owned();
     // The server finds the request when whoever sent it has gone.
     server.signal(Signal::STOP);
-    let mut asking = UnixStream::connect(array.socket().with_extension("ctl")).unwrap();
-    writeln!(asking, "{{\"command\":\"hand-over\",\"array\":\"{uuid}\"}}").unwrap();
-    drop(asking);
+    drop(asking(&array));
     server.signal(Signal::CONT);
     let mut status = command();
     status.args(["status", "--socket"]).arg(array.socket());
@@ -209,6 +216,214 @@ fn a_server_with_a_command_lets_nobody_take_over() {
     let _ = client("nbdinfo", ["--size", &uri]).success();
     serving.signal(Signal::TERM);
     let _ = serving.finish(Duration::from_secs(60));
+}
+
+fn is_disconnected(client: &mut Client) -> bool {
+    client.submit(Command::Flush, 0, 0, &[]).and_then(|_| client.reply()).is_err()
+}
+
+/// A connection to the control socket that has asked for the array.
+fn asking(array: &Array) -> UnixStream {
+    let uuid = array.examine()["uuid"].as_str().unwrap().to_owned();
+    let mut asking = UnixStream::connect(array.socket().with_extension("ctl")).unwrap();
+    writeln!(asking, "{{\"command\":\"hand-over\",\"array\":\"{uuid}\"}}").unwrap();
+    asking
+}
+
+#[test]
+fn a_new_address_that_is_in_use_is_found_while_the_running_server_goes_on() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start(&array);
+    let mut connected = server.connect();
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let busy = busy.local_addr().unwrap().to_string();
+    let socket = array.socket();
+    for option in ["--listen", "--metrics"] {
+        let options = ["--takeover", "--socket", socket.to_str().unwrap(), option, &busy];
+        let mut serving = command();
+        serving.arg("serve").args(options).args(array.members());
+        let refused = run(serving).code_is(1);
+        assert!(refused.stderr.contains("the running server goes on"), "{}", refused.stderr);
+        connected.flush();
+    }
+    // One that is free is added, and goes along to a third server; so does the metrics' own.
+    let options = ["--socket", socket.to_str().unwrap(), "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"];
+    let (next, _) = take_over(&array, server, &options);
+    let also = next.line_after("  also ");
+    let metrics = next.line_after("metrics at http://");
+    let metrics = metrics.strip_suffix("/metrics").unwrap();
+    connected.flush();
+    let _ = client("nbdinfo", ["--size", &also]).success();
+    let address = also.strip_prefix("nbd://").unwrap().split('/').next().unwrap();
+    let options = ["--socket", socket.to_str().unwrap(), "--listen", address, "--metrics", metrics];
+    let (last, _) = take_over(&array, next, &options);
+    assert_eq!(last.line_after("  also "), also);
+    assert_eq!(last.line_after("metrics at http://"), format!("{metrics}/metrics"));
+    let _ = client("nbdinfo", ["--size", &also]).success();
+    connected.flush();
+    let _ = last.stop();
+}
+
+#[test]
+fn nobody_gets_in_between_two_servers() {
+    let array = Array::create(&shape::raid5_of_3());
+    let server = Server::start(&array);
+    let member = File::open(&array.members()[1]).unwrap();
+    let has_ended = AtomicBool::new(false);
+    let server = std::thread::scope(|scope| {
+        let trying = scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                if flock(&member, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                    return false;
+                }
+            }
+            true
+        });
+        let server = (0..3).fold(server, |server, _| take_over(&array, server, &[]).0);
+        has_ended.store(true, Ordering::Relaxed);
+        assert!(trying.join().unwrap(), "a third one could lock a member");
+        server
+    });
+    let _ = server.stop();
+    flock(&member, FlockOperation::NonBlockingLockExclusive).unwrap();
+}
+
+#[test]
+fn who_asks_and_does_not_take_over_is_told_of_as_that() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start(&array);
+    let mut client = server.connect();
+    client.write(0, b"all there");
+    let mut line = String::new();
+    // It leaves when everything is on its way to it.
+    BufReader::new(asking(&array)).read_line(&mut line).unwrap();
+    assert!(line.contains("\"partings\":2"), "{line}");
+    let ended = server.end().code_is(1);
+    assert!(ended.stderr.contains("whoever asked to take over has gone"), "{}", ended.stderr);
+    assert!(!array.socket().exists() && !array.socket().with_extension("ctl").exists());
+    assert!(is_disconnected(&mut client));
+    let server = Server::start(&array);
+    assert!(server.connect().read(0, 9) == b"all there");
+    let _ = server.stop();
+}
+
+#[test]
+fn a_client_that_stalls_is_named_when_it_is_disconnected() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start_members(&array, array.members(), &["--stop-deadline", "1s"]);
+    let mut fast = server.connect();
+    let mut stalled = server.connect();
+    // What comes with a request that is answered has been read.
+    let begun = [request(Command::Flush, 1, 0, 0), request(Command::Write, 2, 0, 4096)].concat();
+    stalled.stream().write_all(&[&begun[..], b"the beginning"].concat()).unwrap();
+    assert_eq!(stalled.reply().unwrap().cookie, 1);
+    let (next, ended) = take_over(&array, server, &[]);
+    let named = format!("process {}", std::process::id());
+    let told = ended.stderr.lines().find(|line| line.contains("did not end its requests in time"));
+    assert!(told.is_some_and(|line| line.contains(&named)), "{}", ended.stderr);
+    assert!(stalled.reply().is_err());
+    fast.flush();
+    let _ = next.stop();
+}
+
+#[test]
+fn a_copy_ends_and_that_is_told() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (events, hook) = Events::new(&array);
+    let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
+    let new = array.path("new");
+    let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
+    let _ = ask(&array, &["replace", "--size", "16M", "1", new.to_str().unwrap()]).success();
+    let _ = events.until("replace-started");
+    let mut waiting = command();
+    waiting.args(["wait", "--socket"]).arg(array.socket());
+    let mut waiting = Process::start(waiting);
+    assert!(!waiting.has_ended(Duration::from_millis(500)).unwrap());
+    let (server, ended) = take_over(&array, server, &[]);
+    assert_eq!(events.until("stopped"), ["replace-stopped"]);
+    assert!(ended.stderr.contains("has to be started again"), "{}", ended.stderr);
+    let waited = waiting.finish(Duration::from_secs(60)).code_is(1);
+    assert!(waited.stderr.contains("start it again with `uraid replace`"), "{}", waited.stderr);
+    let _ = server.stop();
+}
+
+#[test]
+fn waiting_goes_on_with_the_next_server() {
+    let array = Array::create(&shape::raid5_of_3());
+    let server = Server::start(&array);
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
+    let new = array.path("new");
+    let _ = ask(&array, &["add", "--size", "16M", new.to_str().unwrap()]).success();
+    let mut waiting = command();
+    waiting.args(["wait", "--socket"]).arg(array.socket());
+    let mut waiting = Process::start(waiting);
+    assert!(!waiting.has_ended(Duration::from_millis(500)).unwrap());
+    let members = [array.without(&[1]), vec![new]].concat();
+    let next = Server::start_members(&array, &members, &["--takeover", "--rebuild-limit", "64K"]);
+    let _ = server.end().success();
+    assert!(sweep(&status(&array), "rebuild").is_some());
+    assert!(!waiting.has_ended(Duration::from_millis(500)).unwrap());
+    let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
+    let waited = waiting.finish(Duration::from_secs(60)).success();
+    assert!(waited.text().contains("whole"), "{}", waited.text());
+    let _ = next.stop();
+}
+
+#[test]
+fn clients_that_use_tls_are_disconnected() {
+    let array = Array::create(&shape::raid1_of_2());
+    let certified = Certified::new();
+    let directory = certified.path("server");
+    let tls = ["--tls", "require", "--tls-certificates", directory.to_str().unwrap()];
+    let server = Server::start_members(&array, array.members(), &tls);
+    let mut qemu = client_command("qemu-io");
+    let credentials = format!("tls-creds-x509,id=tls,dir={},endpoint=client", certified.path("client").display());
+    let image = format!("driver=nbd,server.type=unix,server.path={},tls-creds=tls", array.socket().display());
+    let image = format!("{image},tls-hostname=localhost");
+    qemu.args(["--object", &credentials, "--image-opts", &image]).stdin(Stdio::piped());
+    let qemu = Process::start(qemu);
+    let _ = until(&array, "it is connected", |status| status["clients"] == 1);
+    let (server, _) = take_over(&array, server, &tls);
+    assert!(server.printed().contains("with 0 clients"), "{}", server.printed());
+    let uri = format!("{}&tls-certificates={}", server.uri(), certified.path("client").display());
+    let _ = client("nbdinfo", ["--size", &uri]).success();
+    drop(qemu);
+    let _ = server.stop();
+}
+
+#[test]
+fn clients_in_the_clear_do_not_stay_where_tls_is_required() {
+    let array = Array::create(&shape::raid1_of_2());
+    for threads in ["0", "2"] {
+        let server = Server::start_members(&array, array.members(), &["--connection-threads", threads]);
+        let mut connected = server.connect();
+        connected.write(0, b"in the clear");
+        let certified = Certified::new();
+        let directory = certified.path("server");
+        let tls = ["--tls", "require", "--tls-certificates", directory.to_str().unwrap()];
+        let (server, _) = take_over(&array, server, &[&tls[..], &["--connection-threads", threads]].concat());
+        assert!(server.printed().contains("with 1 client\n"), "{}", server.printed());
+        assert!(is_disconnected(&mut connected));
+        let uri = format!("{}&tls-certificates={}", server.uri(), certified.path("client").display());
+        let _ = client("nbdinfo", ["--size", &uri]).success();
+        let _ = server.stop();
+    }
+}
+
+#[test]
+fn the_service_manager_hears_who_goes_on() {
+    let array = Array::create(&shape::raid1_of_2());
+    let name = array.path("notify");
+    let manager = UnixDatagram::bind(&name).unwrap();
+    let mut serving = Server::command(&array, array.members(), &[]);
+    serving.env("NOTIFY_SOCKET", &name);
+    let server = Server::spawn(serving, array.socket()).unwrap();
+    let _ = systemd::until(&manager, "READY=1");
+    let (server, _) = take_over(&array, server, &[]);
+    let said = systemd::until(&manager, &format!("MAINPID={}", server.pid()));
+    assert!(!said.iter().any(|message| message == "STOPPING=1"), "{said:?}");
+    let _ = server.stop();
 }
 
 #[test]

@@ -23,9 +23,10 @@ use std::time::Duration;
 use anyhow::Result;
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
-use uraid_io::member::is_rotational;
+use uraid_io::member::{Inheritance, is_rotational};
 use uraid_layout::Bytes;
 use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Scheme, Tls};
+use uraid_serve::metrics;
 use uraid_serve::server::{self, Options, Reachable};
 use uraid_serve::signals::{Signals, outlive_file_limits};
 use uraid_serve::smart::Smart;
@@ -40,6 +41,7 @@ use listen::ListenAt;
 use privileges::Privileges;
 use sockets::{PrivateDirectory, ensure_sockets, sockets};
 use start::{Started, start};
+use takeover::Taken;
 
 /// How long `--busy-poll auto` polls for the next command: slightly longer than a client on another core takes to wake
 /// up. It only polls if none of the kernel's worker threads needs the core.
@@ -89,15 +91,21 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ExitCode> {
 /// Opens the array and serves it, as [`server::serve`] does.
 fn serve(args: &ServeArgs, prepared: &Prepared, privileges: &Privileges) -> Result<Option<ExitStatus>> {
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
-    let taken = args.takeover.then(|| takeover::take(args)).transpose()?.unwrap_or_default();
+    let take = || takeover::take(args, &prepared.addresses, prepared.metrics.as_deref());
+    let taken = args.takeover.then(take).transpose()?.unwrap_or_default();
+    let Taken { partings, members, metrics } = taken;
+    let inheritance = Inheritance::new(members);
     let Started { array, spares } = start(args, &notifier)?;
+    drop(inheritance);
     signals.hand_over();
+    let listen = || prepared.metrics.as_deref().map(metrics::Socket::listen).transpose();
+    let metrics = metrics.map_or_else(listen, |socket| Ok(Some(socket)))?;
     let config = args.config.clone().map(|path| Config { path, array: None });
     let (run, confinement) = (args.run.clone(), privileges.confinement());
-    let options = Options { config, run, confinement, ..options(args, &array, spares, prepared) };
+    let options = Options { config, run, confinement, metrics, ..options(args, &array, spares, prepared) };
     let private = PrivateDirectory::default();
     let open = |_| {
-        let sockets = sockets(args, &prepared.addresses, taken, &private)?;
+        let sockets = sockets(args, &prepared.addresses, partings, &private)?;
         if let Some(heir) = privileges.heir() {
             heir.gets(&sockets);
             private.path().into_iter().for_each(|directory| heir.gets_directory(directory));
@@ -138,7 +146,7 @@ fn options(args: &ServeArgs, array: &Array, spares: Vec<Spare>, prepared: &Prepa
         scrub_limit: args.limits.scrub_limit.0,
         client_rates: args.clients.rates(),
         scrub_every: args.scrub_every,
-        metrics: prepared.metrics.clone(),
+        metrics: None,
         on_event: args.watch.on_event.clone(),
         smart: prepared.smart.clone(),
         run: None,

@@ -10,7 +10,7 @@ use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
     BadBlocks, Fill, HealthState, Latency, Limits, LogDevice, LogDeviceState, Member, MemberState, Replace, Request,
-    Reshape, Scrub, ScrubMode, Spare, Status, Trouble,
+    Reshape, Sandbox, Scrub, ScrubMode, Spare, Status, Trouble,
 };
 use uraid_serve::sweeps::{Sweep, Work};
 use uraid_serve::text::{duration, list, size, visible};
@@ -76,13 +76,14 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         if status.clients_refused == 0 { String::new() } else { format!(", {} refused", status.clients_refused) };
     let mode = if status.read_only { ", read-only" } else { "" };
     let mut text = format!(
-        "{}: {level} {layout} of {} members, {} in chunks of {}{mode}\n{}\nup {}, {clients}{refused}\n{}\n\n",
+        "{}: {level} {layout} of {} members, {} in chunks of {}{mode}\n{}\nup {} as {}, {clients}{refused}\n{}\n\n",
         title(status),
         status.reshape.as_ref().map_or(members.len(), |reshape| reshape.members_before.into()),
         size(*size_bytes),
         size(*chunk_bytes),
         status.uri,
         duration(status.uptime_ms / 1000),
+        runs_as(status),
         colours.paint(&words(&status.health), tone(status.health.state)),
     );
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
@@ -133,6 +134,18 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         text += &format!("\nscrubbed {} ago", duration(now.0.saturating_sub(finished)));
     }
     text
+}
+
+/// Whom the server runs as, and what the kernel refuses to it: `uraid in a sandbox (paths, system calls)`.
+fn runs_as(status: &Status) -> String {
+    let Sandbox { paths, calls } = status.sandbox;
+    let closed = match (paths, calls) {
+        (false, false) => "",
+        (true, false) => " in a sandbox (paths)",
+        (false, true) => " in a sandbox (system calls)",
+        (true, true) => " in a sandbox (paths, system calls)",
+    };
+    format!("{}{closed}", visible(&status.user))
 }
 
 /// How fast clients may go on: `, limited to 50 MiB/s and 500 requests/s`; nothing if there is no limit.

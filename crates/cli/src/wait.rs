@@ -1,12 +1,12 @@
 //! `uraid wait`: waits until a server has no background work left.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use clap::Args;
-use uraid_serve::client::Client;
+use uraid_serve::client::{Client, Ended};
 use uraid_serve::health::words;
-use uraid_serve::protocol::{HealthState, Request, Status};
+use uraid_serve::protocol::{HealthState, Replace, Request, Status};
 use uraid_serve::sweeps::Work;
 
 use crate::server_args::ServerArgs;
@@ -14,6 +14,9 @@ use crate::terminal::{Progress, print};
 
 /// Polling interval.
 const PERIOD: Duration = Duration::from_millis(200);
+
+/// How long another server may take to go on where the first one has ended.
+const SUCCESSOR_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Arguments of `uraid wait`.
 #[derive(Debug, Args)]
@@ -40,14 +43,47 @@ pub(crate) fn until_scrubbed(client: &mut Client) -> Result<Status> {
 /// Waits for the end of such works, and shows the progress. Returns the final status.
 fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
     let mut shown: Option<(&str, Progress)> = None;
+    let mut last: Option<Status> = None;
     loop {
-        let status: Status = client.ask(&Request::Status {})?;
+        let status = status(client, last.as_ref())?;
         let Some((doing, done, total)) = under_way(&status, works)? else { return Ok(status) };
         match &mut shown {
             Some((last, progress)) if *last == doing => progress.set(done),
             _ => shown = Some((doing, Progress::new(doing, total))),
         }
+        last = Some(status);
         std::thread::sleep(PERIOD);
+    }
+}
+
+/// The state of the array, also where another server has taken over from the one that told the `last` one.
+///
+/// # Errors
+/// If no server answers, or the next one does not go on with what the last one was doing.
+fn status(client: &mut Client, last: Option<&Status>) -> Result<Status> {
+    let error = match client.ask(&Request::Status {}) {
+        Err(error) if error.is::<Ended>() => error,
+        answer => return answer,
+    };
+    let Some(last) = last else { return Err(error) };
+    let deadline = Instant::now() + SUCCESSOR_TIME_MAX;
+    while client.reconnect().is_err() {
+        if Instant::now() >= deadline {
+            return Err(error);
+        }
+        std::thread::sleep(PERIOD);
+    }
+    let status: Status = client.ask(&Request::Status {})?;
+    if status.uuid != last.uuid {
+        return Err(error);
+    }
+    let is_taken = |replace: &Replace| status.members.iter().any(|member| member.uuid == replace.uuid);
+    match &last.replace {
+        Some(replace) if status.replace.is_none() && !is_taken(replace) => bail!(
+            "the server that copied member {} has ended, and with it the copy: start it again with `uraid replace`",
+            replace.slot
+        ),
+        _ => Ok(status),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod create;
 mod error;
+mod inheritance;
 mod lock;
 mod loops;
 mod sysfs;
@@ -14,10 +15,10 @@ mod sysfs;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{
     AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, fallocate, fstatfs, ioctl_blksszget, seek, statx,
@@ -30,6 +31,7 @@ use crate::format::superblock::{Allocation, SECTOR_SIZES};
 use crate::signature::{self, Signature};
 
 pub use error::MemberError;
+pub use inheritance::Inheritance;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::{Access, Wait};
 
@@ -68,6 +70,8 @@ pub struct Member {
     file: File,
     /// The same bytes by other names.
     others: Vec<File>,
+    /// Another process has the file, too, and its lock goes on.
+    is_left: AtomicBool,
     path: PathBuf,
     id: FileId,
     access: Access,
@@ -89,6 +93,7 @@ impl Member {
         Self {
             file,
             others: Vec::new(),
+            is_left: AtomicBool::new(false),
             path,
             id,
             access,
@@ -165,7 +170,10 @@ impl Member {
     /// The same.
     pub(crate) fn open_waiting(path: &Path, access: Access, wait: Wait) -> Result<Self, MemberError> {
         let id = FileId::of(path)?;
-        let (file, is_direct) = lock::patiently(|| open_direct(path, access), wait, std::thread::sleep)?;
+        let (file, is_direct) = match inheritance::take(path, access) {
+            Some(inherited) => inherited,
+            None => lock::patiently(|| open_direct(path, access), wait, std::thread::sleep)?,
+        };
         // The file stays open meanwhile: closing a device that was open for writing has udev look at it once more.
         lock::patiently(|| lock::take(&file, path, access), wait, std::thread::sleep)?;
         let fail = |action| move |source| MemberError::Io { path: path.into(), action, source };
@@ -189,6 +197,7 @@ impl Member {
             alignment: alignment(&file, is_direct),
             file,
             others,
+            is_left: AtomicBool::new(false),
             path: path.into(),
             id,
             access,
@@ -216,6 +225,16 @@ impl Member {
             members.push(Self::open(path, access)?);
         }
         Ok(members)
+    }
+
+    /// Its file for another process, where an [`Inheritance`] has it: the lock is held as long as either has the file.
+    ///
+    /// # Errors
+    /// When there are too many descriptors.
+    pub fn leave(&self) -> io::Result<OwnedFd> {
+        let file = self.file.try_clone()?;
+        self.is_left.store(true, Ordering::Relaxed);
+        Ok(file.into())
     }
 
     /// The path that the member was opened by.
@@ -396,7 +415,9 @@ impl Drop for Member {
     fn drop(&mut self) {
         // A child process that is just being started has a copy of the descriptor, which would keep the lock for a
         // moment.
-        lock::release(&self.file);
+        if !self.is_left.load(Ordering::Relaxed) {
+            lock::release(&self.file);
+        }
         self.others.iter().for_each(lock::release);
     }
 }

@@ -20,6 +20,11 @@ const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 /// Maximum length of a response.
 const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 
+/// The server has ended, or closed the connection, before it answered.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the server ended without an answer; its log says why")]
+pub struct Ended;
+
 /// A connection to a server.
 #[derive(Debug)]
 pub struct Client {
@@ -86,13 +91,27 @@ impl Client {
             ),
             _ => anyhow::Error::new(error).context(format!("can't connect to {}", path.display())),
         })?;
-        Self::new(stream, path, ANSWER_TIME_MAX)
+        Self::new(stream, path)
     }
 
-    fn new(stream: UnixStream, path: PathBuf, time_max: Duration) -> Result<Self> {
+    /// A connection to the server with this control socket.
+    pub(crate) fn new(stream: UnixStream, control: PathBuf) -> Result<Self> {
+        Self::within(stream, control, ANSWER_TIME_MAX)
+    }
+
+    fn within(stream: UnixStream, path: PathBuf, time_max: Duration) -> Result<Self> {
         stream.set_read_timeout(Some(time_max))?;
         stream.set_write_timeout(Some(time_max))?;
         Ok(Self { stream: BufReader::new(stream), path })
+    }
+
+    /// Connects again, to whoever has the same socket now.
+    ///
+    /// # Errors
+    /// If nobody answers there.
+    pub fn reconnect(&mut self) -> Result<()> {
+        *self = Self::new(UnixStream::connect(&self.path)?, self.path.clone())?;
+        Ok(())
     }
 
     /// Removes the time limit for the server's answer.
@@ -119,7 +138,7 @@ impl Client {
     /// Sends a request and returns the answer.
     ///
     /// # Errors
-    /// The server's reason, or why it does not answer.
+    /// The server's reason, or why it does not answer; [`Ended`] where it has gone.
     pub fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
         self.send(request)?;
         self.answer()
@@ -137,6 +156,9 @@ impl Client {
         let mut answer = Vec::new();
         let count = (&mut self.stream).take(RESPONSE_BYTES_MAX).read_until(b'\n', &mut answer);
         if let Err(error) = count {
+            if error.kind() == ErrorKind::ConnectionReset {
+                return Err(Ended.into());
+            }
             let path = self.path.display();
             let time_max = self.stream.get_ref().read_timeout()?.filter(|_| is_timeout(&error));
             match time_max {
@@ -149,7 +171,7 @@ impl Client {
             }
         }
         if answer.last() != Some(&b'\n') {
-            bail!("the server ended without an answer; its log says why");
+            return Err(Ended.into());
         }
         let answer = serde_json::from_slice(&answer);
         match answer.context("the server's answer is not understood: is it of another version?")? {
@@ -170,7 +192,7 @@ mod tests {
     #[test]
     fn a_server_that_does_not_answer_is_named() {
         let (stream, _silent) = UnixStream::pair().unwrap();
-        let mut client = Client::new(stream, "/srv/vault.ctl".into(), Duration::from_millis(500)).unwrap();
+        let mut client = Client::within(stream, "/srv/vault.ctl".into(), Duration::from_millis(500)).unwrap();
         let error = client.ask::<serde_json::Value>(&Request::Status {}).unwrap_err();
         let text = crate::text::chain(&error);
         assert!(text.starts_with("the server at /srv/vault.ctl did not answer within 0.5 s"), "{text}");
@@ -180,7 +202,7 @@ mod tests {
     #[test]
     fn who_takes_long_is_waited_for_and_that_is_said() {
         let (stream, mut server) = UnixStream::pair().unwrap();
-        let mut client = Client::new(stream, "/srv/vault.ctl".into(), Duration::from_secs(1)).unwrap();
+        let mut client = Client::within(stream, "/srv/vault.ctl".into(), Duration::from_secs(1)).unwrap();
         let mut has_said = false;
         let answer: serde_json::Value = client
             .ask_at_length(&Request::Stop { force: false }, Duration::from_millis(1), || {

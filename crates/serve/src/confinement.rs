@@ -6,13 +6,15 @@ use std::io;
 use anyhow::Error;
 use rustix::process::geteuid;
 
+use crate::protocol::Sandbox;
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Confinement {
     /// The user that the server became when it had started.
     pub user: Option<String>,
-    /// It can use the paths that it was started with, and no others.
-    pub is_sandboxed: bool,
+    /// What the kernel refuses to it.
+    pub sandbox: Sandbox,
 }
 
 impl Confinement {
@@ -29,7 +31,7 @@ impl Confinement {
 
     /// The same as far as it is about paths.
     pub(crate) fn explain_paths(&self, error: Error) -> Error {
-        if !self.is_sandboxed || !is_refusal(&error) {
+        if !self.sandbox.paths || !is_refusal(&error) {
             return error;
         }
         error.context(
@@ -64,8 +66,10 @@ mod tests {
 
     #[test]
     fn a_refusal_is_explained_by_what_was_given_up() {
-        let confinement =
-            |user: Option<&str>, is_sandboxed| Confinement { user: user.map(str::to_owned), is_sandboxed };
+        let confinement = |user: Option<&str>, paths| Confinement {
+            user: user.map(str::to_owned),
+            sandbox: Sandbox { paths, calls: paths },
+        };
         let error = |kind| Err::<(), _>(io::Error::from(kind)).context("/srv/d3: can't open it").unwrap_err();
         let [refused, missing] = [io::ErrorKind::PermissionDenied, io::ErrorKind::NotFound];
         let sandboxed = chain(&confinement(None, true).explain(error(refused)));

@@ -9,7 +9,7 @@ pub(crate) mod socket;
 pub(crate) mod spares;
 mod status;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::spawn_local;
 use uraid_io::engine::CacheMode;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::{Ending, Parting};
+use uraid_nbd::Ending;
 use uuid::Uuid;
 
 use crate::clients::Clients;
@@ -31,12 +31,13 @@ use crate::logging;
 use crate::metrics;
 use crate::orders::Inbox;
 use crate::patience::Patience;
-use crate::protocol::{Answer, HandedOver, Limits, Lost, Metrics, Recording, Request, Stopped};
+use crate::protocol::{Answer, Limits, Lost, Metrics, Recording, Request, Stopped};
 use crate::reactor::grow;
 use crate::reactor::members::Members;
 use crate::reactor::snapshot::Snapshot;
 use crate::reactor::{Reactor, deleted};
-use crate::takeover;
+use crate::systemd::Notifier;
+use crate::takeover::{self, Left};
 use crate::text;
 use changes::Changes;
 use scrubs::Scrubs;
@@ -59,7 +60,9 @@ pub(crate) struct Control<D> {
     /// Why no other process may go on with clients and sockets, if that is so.
     stays: Option<&'static str>,
     /// What is left for another process.
-    partings: RefCell<Vec<Parting>>,
+    left: Cell<Left>,
+    /// Whether it has that, and which process it is where the system says so.
+    successor: Cell<Option<Successor>>,
     changes: Changes<D>,
     scrubs: Rc<Scrubs<D>>,
     limits: Cell<Limits>,
@@ -74,6 +77,9 @@ type Stop = Result<Vec<Lost>, String>;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct StopRefused(String);
+
+/// The process that goes on with clients and sockets, by its number where the system says so.
+type Successor = Option<i32>;
 
 /// The parts of a server that administrators reach.
 pub(crate) struct Parts<D> {
@@ -98,7 +104,8 @@ impl<D: LiveDisk> Control<D> {
             stop: Notify::new(),
             ending: Cell::new(Ending::Close),
             stays,
-            partings: RefCell::default(),
+            left: Cell::default(),
+            successor: Cell::default(),
             changes: Changes {
                 description: Rc::clone(description),
                 reactor: Rc::clone(reactor),
@@ -177,17 +184,40 @@ impl<D: LiveDisk> Control<D> {
         self.ending.get()
     }
 
-    /// Tells the waiting peers how the array was stopped, and sends `partings` to who waits for them. `lost` are the
-    /// members that failed meanwhile.
-    pub(crate) async fn end(&self, result: &Result<()>, lost: MemberSet, partings: Vec<Parting>) {
+    /// Whether another process is to go on with clients and sockets.
+    pub(crate) fn is_handing_over(&self) -> bool {
+        self.ending.get() == Ending::HandOver
+    }
+
+    /// Tells the waiting peers how the array was stopped, and sends what is `left` to who waits for it, of whom the
+    /// service manager hears. `lost` are the members that failed meanwhile.
+    ///
+    /// # Errors
+    /// If whoever asked for it did not take it.
+    pub(crate) async fn end(
+        &self,
+        result: &Result<()>,
+        lost: MemberSet,
+        left: Left,
+        notifier: &Notifier,
+    ) -> Result<()> {
         let path = |slot| self.description.path(slot).map(|path| path.display().to_string());
         let lost = || lost.iter().map(|slot| Lost { slot: slot.0, path: path(slot) }).collect();
         let said = result.as_ref().map(|()| lost()).map_err(text::chain);
-        let time_max = if partings.is_empty() { FAREWELL } else { HANDING_OVER };
-        self.partings.replace(partings);
+        let is_handing_over = said.is_ok() && self.is_handing_over();
+        self.left.set(left);
         self.ended.send_replace(Some(said));
         // A peer that does not read its reply must not delay the server.
+        let time_max = if is_handing_over { HANDING_OVER } else { FAREWELL };
         let _ = tokio::time::timeout(time_max, self.ended.closed()).await;
+        let successor = self.successor.get();
+        ensure!(
+            successor.is_some() || !is_handing_over,
+            "whoever asked to take over has gone, or does not take what it asked for: clients are disconnected, and \
+             the array is not served any more"
+        );
+        successor.flatten().into_iter().for_each(|process| notifier.succeeded_by(process));
+        Ok(())
     }
 
     /// Executes requests from within the process, each in a task of its own. Runs as long as anybody may send any.
@@ -285,6 +315,7 @@ impl<D: LiveDisk> Control<D> {
                 match self.stop(Ending::HandOver, &mut ended).await {
                     Ok(lost) => {
                         self.send(stream, lost).await;
+                        drop(ended);
                         return None;
                     }
                     Err(error) => error,
@@ -308,11 +339,13 @@ impl<D: LiveDisk> Control<D> {
 
     /// Sends a peer what is left of the server.
     async fn send(&self, stream: &UnixStream, lost: Vec<Lost>) {
-        let partings = self.partings.take();
-        let count = partings.len();
-        match takeover::send(stream, HandedOver { partings: count, lost }, partings).await {
-            Ok(()) => tracing::info!(partings = count, "clients and sockets go on with another server"),
-            Err(error) => tracing::error!(%error, "the server that was to take over is gone: clients are disconnected"),
+        match takeover::send(stream, lost, self.left.take()).await {
+            Ok(()) => {
+                let process = stream.peer_cred().ok().and_then(|peer| peer.pid());
+                self.successor.set(Some(process));
+                tracing::info!(process, "clients and sockets go on with another server");
+            }
+            Err(error) => tracing::error!(%error, "the server that was to take over did not"),
         }
     }
 

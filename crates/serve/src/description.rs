@@ -1,6 +1,7 @@
 //! The fixed properties of an array while it is served, and its current members and spares.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Result, bail};
@@ -10,6 +11,7 @@ use uraid_io::engine::survives;
 use uraid_io::format::UnixSeconds;
 use uraid_io::format::superblock::LogIndex;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+use uraid_nbd::Endpoint;
 use uuid::Uuid;
 
 use crate::confinement::Confinement;
@@ -31,8 +33,7 @@ pub(crate) struct Description {
     pub(crate) other: RefCell<Option<Geometry>>,
     /// What the array holds.
     pub(crate) size: Cell<Bytes>,
-    /// The URI that clients connect to.
-    pub(crate) uri: String,
+    pub(crate) place: Place,
     /// Where its settings come from, if that is a file.
     pub(crate) config: Option<Config>,
     pub(crate) confinement: Confinement,
@@ -46,6 +47,17 @@ pub(crate) struct Description {
     pub(crate) logs: RefCell<Vec<Known>>,
     /// In the order in which they are used.
     pub(crate) spares: RefCell<Vec<Spare>>,
+}
+
+/// Where an array is served.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
+    /// The URI that clients connect to.
+    pub(crate) uri: String,
+    /// All sockets that clients connect to.
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The socket of metrics.
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Where an array's settings come from.
@@ -73,10 +85,10 @@ impl Member {
 }
 
 impl Description {
-    /// The description of an array before it is served at `uri`.
+    /// The description of an array before it is served at a `place`.
     pub(crate) fn new<D: Disk>(
         array: &Array<D>,
-        uri: String,
+        place: Place,
         is_read_only: bool,
         connection_threads: u8,
         spares: Vec<Spare>,
@@ -94,7 +106,7 @@ impl Description {
             geometry: RefCell::new(array.geometry.clone()),
             other: RefCell::new(array.other_geometry()),
             size: Cell::new(array.capacity().bytes()),
-            uri,
+            place,
             config: None,
             confinement: Confinement::default(),
             is_read_only,

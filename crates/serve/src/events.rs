@@ -118,8 +118,12 @@ impl Watcher {
         self.changed.notified().await;
     }
 
-    /// Reports that the array is no longer served. Waits until the program has been notified, or `hurried` completes.
+    /// Reports that the array is no longer served, nor a copy continued. Waits until the program has been notified, or
+    /// `hurried` completes.
     pub(crate) async fn end(&self, hurried: impl Future<Output = ()>) {
+        // Nothing on record tells the next server of a copy.
+        let copied = self.last.get().replacing;
+        copied.into_iter().for_each(|slot| self.tell(Event::ReplaceStopped(slot)));
         self.tell(Event::Stopped);
         if let Some(hook) = self.hook.take() {
             hook.end(hurried).await;
@@ -167,6 +171,7 @@ mod tests {
 
     use super::*;
     use crate::confinement::Confinement;
+    use crate::description::Place;
 
     fn watcher() -> Watcher {
         let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
@@ -179,7 +184,7 @@ mod tests {
             geometry: RefCell::new(Geometry::new(spec).expect("an array")),
             other: RefCell::default(),
             size: Cell::new(Bytes(0)),
-            uri: String::new(),
+            place: Place::default(),
             config: None,
             confinement: Confinement::default(),
             is_read_only: false,

@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::spawn_local;
 
 use crate::control::StopRefused;
-use crate::metrics::Exporter;
+use crate::metrics::{Exporter, Socket};
 use crate::orders::Orders;
 use crate::protocol::Request;
 use crate::server;
@@ -67,10 +67,7 @@ pub fn run<P: Plan>(
     begun: impl FnOnce(Option<String>) -> Result<()>,
 ) -> Result<()> {
     server::run(async {
-        let exporter = match metrics {
-            Some(addresses) => Some(Exporter::listen(addresses).await?),
-            None => None,
-        };
+        let exporter = metrics.map(|addresses| Exporter::new(Socket::listen(addresses)?)).transpose()?;
         let notifier = Rc::new(Notifier::from_env());
         let alive = Rc::clone(&notifier);
         spawn_local(async move { alive.keep_alive().await });

@@ -16,6 +16,7 @@ pub(crate) fn line(response: &Response) -> Vec<u8> {
     text.push(b'\n');
     text
 }
+
 /// Sends all of it.
 pub(crate) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -27,6 +28,21 @@ pub(crate) async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Resu
         }
     }
     Ok(())
+}
+
+/// Waits until the peer has sent exactly that.
+pub(crate) async fn expect(stream: &UnixStream, expected: &[u8]) -> io::Result<()> {
+    let mut received = Vec::new();
+    while received.len() < expected.len() {
+        stream.readable().await?;
+        match stream.try_read_buf(&mut received) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if received == expected { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
 /// Whether a peer has closed its connection: one that only has nothing more to say has not.

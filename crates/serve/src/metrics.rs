@@ -7,7 +7,7 @@ mod http;
 mod merged;
 mod text;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -38,6 +38,21 @@ use text::Text;
 /// How long one of several arrays may take for its page.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(3);
 
+/// A socket for metrics.
+#[derive(Debug)]
+pub struct Socket(StdTcpListener);
+
+impl Socket {
+    /// Listens on the first usable address. With port 0, the system chooses a port.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn listen(addresses: &[SocketAddr]) -> Result<Self> {
+        let socket = StdTcpListener::bind(addresses);
+        socket.map(Self).with_context(|| format!("can't listen on {} for --metrics", list(addresses)))
+    }
+}
+
 /// The HTTP server for metrics.
 #[derive(Debug)]
 pub struct Exporter {
@@ -46,17 +61,25 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Listens on the first usable address. With port 0, the system chooses a port.
+    /// Serves metrics on a socket.
     ///
     /// # Errors
-    /// If that is not possible.
-    pub async fn listen(addresses: &[SocketAddr]) -> Result<Self> {
-        let listen = async {
-            let listener = TcpListener::bind(addresses).await?;
-            let address = listener.local_addr()?;
-            std::io::Result::Ok(Self { listener, address })
+    /// If it can't be polled.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub fn new(Socket(socket): Socket) -> Result<Self> {
+        let listen = || {
+            socket.set_nonblocking(true)?;
+            let address = socket.local_addr()?;
+            std::io::Result::Ok(Self { listener: TcpListener::from_std(socket)?, address })
         };
-        listen.await.with_context(|| format!("can't listen on {} for --metrics", list(addresses)))
+        listen().context("can't listen for --metrics")
+    }
+
+    /// Where it is.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The URL of the page.

@@ -7,6 +7,7 @@
 
 mod devices;
 mod limits;
+mod sandbox;
 mod stopped;
 
 use std::ops::Range;
@@ -20,6 +21,7 @@ use uuid::Uuid;
 
 pub use devices::{Latency, LogAdded, LogDevice, LogDeviceState, NamedLog};
 pub use limits::Limits;
+pub use sandbox::Sandbox;
 pub use stopped::{HandedOver, Lost, Stopped};
 
 use crate::shape::WantedShape;
@@ -192,6 +194,18 @@ pub struct Status {
     pub size_bytes: u64,
     pub chunk_bytes: u64,
     pub uri: String,
+    /// Where clients connect: paths and addresses.
+    #[serde(default)]
+    pub endpoints: Vec<String>,
+    /// The address that serves metrics.
+    #[serde(default)]
+    pub metrics: Option<String>,
+    /// The user that the server runs as.
+    #[serde(default)]
+    pub user: String,
+    /// What the kernel refuses to the server.
+    #[serde(default)]
+    pub sandbox: Sandbox,
     /// The server's configuration file.
     #[serde(default)]
     pub config: Option<String>,

@@ -35,6 +35,7 @@ use tokio::task::JoinHandle;
 use uraid_io::buf::{Buf, Parcel, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
+use uraid_io::member::Member;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, SECTOR_BYTES};
 use uraid_nbd::{Command, Export, ExportInfo, Limits, Payload, ReplySlot, RequestMemory, Span};
 
@@ -352,6 +353,20 @@ impl<D: LiveDisk> Reactor<D> {
     /// How many commands and background jobs are in flight.
     pub(crate) fn under_way(&self) -> usize {
         self.engine.borrow().in_flight()
+    }
+
+    /// The members' files for another process, with their locks, which are not free when they are released here.
+    pub(crate) fn leave_members(&self) -> Vec<OwnedFd> {
+        let engine = self.engine.borrow();
+        let leave = |member: &Arc<Member>| {
+            let path = member.path().display();
+            // The other one has to open it itself, and may find somebody else there.
+            member
+                .leave()
+                .inspect_err(|error| tracing::warn!(%path, %error, "a member's file can't be handed over"))
+                .ok()
+        };
+        engine.disk().members().iter().flatten().filter_map(leave).collect()
     }
 
     /// Releases the members, so that others may use them. The array is not used afterwards: that it has no members then

@@ -5,7 +5,6 @@
 
 use std::cell::Cell;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::rc::Rc;
@@ -25,12 +24,12 @@ use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
 use crate::control::spares::Spares;
 use crate::control::{Control, Parts};
-use crate::description::{Config, Description};
+use crate::description::{Config, Description, Place};
 use crate::disk::LiveDisk;
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::export_size::ExportSize;
 use crate::logging;
-use crate::metrics::Exporter;
+use crate::metrics::{self, Exporter};
 use crate::orders::Inbox;
 use crate::reactor::members::Members;
 use crate::reactor::{Reactor, Settings, deleted, holes, laggards};
@@ -40,6 +39,7 @@ use crate::signals::Stops;
 use crate::smart::Smart;
 use crate::spare::Spare;
 use crate::systemd::Notifier;
+use crate::takeover::Left;
 
 /// How long a stop may take before a log message says what it waits for.
 const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
@@ -71,8 +71,8 @@ pub struct Options {
     pub client_rates: RateLimits,
     /// How often to scrub.
     pub scrub_every: Option<Duration>,
-    /// Addresses for metrics. The first usable one serves them.
-    pub metrics: Option<Vec<SocketAddr>>,
+    /// Where metrics are served.
+    pub metrics: Option<metrics::Socket>,
     /// The administrator's program, which is run for each event.
     pub on_event: Option<PathBuf>,
     /// Asks disks whether they are failing.
@@ -141,14 +141,11 @@ pub async fn serve<D: LiveDisk>(
     let size = ExportSize::new(&info);
     let (told, export) = (size.clone(), info.clone());
     let Sockets { listener, control: socket } = open(Box::new(move || told.of(&export)))?;
-    let exporter = match options.metrics {
-        Some(addresses) => Some(Exporter::listen(&addresses).await?),
-        None => None,
-    };
+    let exporter = options.metrics.map(Exporter::new).transpose()?;
     let (is_read_only, unit) = (info.read_only, array.superblock.unit().bytes());
     let scheme = if tls.is_some() { Scheme::Nbds } else { Scheme::Nbd };
-    let uri = listener.endpoint().uri(scheme, &info.name);
-    let description = Description::new(&array, uri, is_read_only, connection_threads, options.spares);
+    let place = place(&listener, scheme, &info.name, exporter.as_ref());
+    let description = Description::new(&array, place, is_read_only, connection_threads, options.spares);
     let description = Rc::new(Description { config, confinement, ..description });
     let rates = Arc::new(Rates::new(options.client_rates));
     let service = Service::start(array, &info, size, settings, connection_threads, tls, &rates)?;
@@ -189,7 +186,9 @@ pub async fn serve<D: LiveDisk>(
             () = stops.heard() => Ending::Close,
             () = Captive::any_ended(captive.as_ref()) => Ending::Close,
         };
-        notifier.stopping();
+        if ending == Ending::Close {
+            notifier.stopping();
+        }
         captive.iter().for_each(Captive::end);
         known.set(reactor.vacancies());
         // Deleted members end with the server, and the next start must not wait for them.
@@ -206,17 +205,24 @@ pub async fn serve<D: LiveDisk>(
     let (closed, partings) = closed.map_or_else(|error| (Err(error), Vec::new()), |partings| (Ok(()), partings));
     let lost = reactor.vacancies().minus(known.get());
     reactor.finish_disowning().await;
+    let members = if closed.is_ok() && control.is_handing_over() { reactor.leave_members() } else { Vec::new() };
     // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
     // program.
     reactor.release();
     end(exporting).await;
     door.close().await;
-    control.end(&closed, lost, partings).await;
+    let ended = control.end(&closed, lost, Left { members, partings }, &notifier).await;
     if let Some(watcher) = reactor.watcher() {
         watcher.end(stops.heard()).await;
     }
     drop((summing, registration));
-    closed.and(Captive::finish(captive, stops.heard()).await)
+    closed.and(ended).and(Captive::finish(captive, stops.heard()).await)
+}
+
+/// Where clients connect, and where metrics are served.
+fn place(listener: &Listener, scheme: Scheme, export: &str, exporter: Option<&Exporter>) -> Place {
+    let uri = listener.endpoint().uri(scheme, export);
+    Place { uri, endpoints: listener.endpoints().to_vec(), metrics: exporter.map(Exporter::address) }
 }
 
 /// Why no other process can go on with clients and sockets of an array with a command, or among several.

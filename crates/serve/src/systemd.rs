@@ -87,6 +87,11 @@ impl Notifier {
         }
     }
 
+    /// Another process serves the array from now on. The manager believes it if that belongs to the same unit.
+    pub fn succeeded_by(&self, process: i32) {
+        self.tell(&format!("MAINPID={process}"));
+    }
+
     /// A line for people.
     ///
     /// # Panics
@@ -128,6 +133,13 @@ fn watchdog() -> Option<Duration> {
     let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
     number("WATCHDOG_USEC").filter(|&period| period > 1 && is_meant).map(Duration::from_micros)
+}
+
+/// Whether the service manager hands over sockets.
+#[must_use]
+pub fn has_sockets() -> bool {
+    let number = |name| env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    number("LISTEN_PID") == Some(std::process::id()) && number("LISTEN_FDS").is_some_and(|count| count > 0)
 }
 
 /// The listening sockets that the service manager hands over, in the order in which its unit has them.

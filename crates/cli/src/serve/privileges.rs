@@ -152,7 +152,7 @@ impl Privileges {
     /// What errors are explained by.
     pub(super) fn confinement(&self) -> Confinement {
         let user = self.heir.as_ref().map(|heir| heir.name.clone());
-        Confinement { user, is_sandboxed: self.sandbox.closes_paths() }
+        Confinement { user, sandbox: self.sandbox.told() }
     }
 
     /// Whether the server may run programs once it has started.

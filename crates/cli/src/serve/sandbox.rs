@@ -20,6 +20,7 @@ use landlock::{
 };
 use rustix::fs::{FileType, Mode, OFlags};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use uraid_serve::protocol;
 
 /// The kinds of access that are closed, as far as the kernel knows them. None of a later ABI has been tried.
 const CLOSED: ABI = ABI::V5;
@@ -95,6 +96,11 @@ impl Sandbox {
     /// Whether the file system is closed.
     pub(super) fn closes_paths(self) -> bool {
         self.has_landlock
+    }
+
+    /// What users are told of it.
+    pub(super) fn told(self) -> protocol::Sandbox {
+        protocol::Sandbox { paths: self.has_landlock, calls: self.has_seccomp }
     }
 
     /// Whether there is any.

@@ -85,17 +85,36 @@ fn complete(taken: Vec<Parting>, unix: Option<&Path>, addresses: &[Vec<SocketAdd
         Endpoint::Unix(path) => unix.as_ref() == Some(path),
         Endpoint::Tcp(address) => addresses.iter().flatten().any(|wanted| is_meant(*wanted, *address)),
     };
-    let mut listener = Listener::take_over(taken)?.without(|endpoint| !is_wanted(endpoint));
-    if let Some(path) = unix.filter(|path| !listener.endpoints().contains(&Endpoint::Unix(path.clone()))) {
-        listener = Listener::unix(&path)?.and(listener);
-    }
-    for group in addresses {
-        let mut there = listener.endpoints().iter().filter_map(Endpoint::address);
-        if !there.any(|address| group.iter().any(|wanted| is_meant(*wanted, address))) {
-            listener = listener.and(Listener::tcp(group)?);
-        }
-    }
-    Ok(listener)
+    let listener = Listener::take_over(taken)?.without(|endpoint| !is_wanted(endpoint));
+    let there: Vec<String> = listener.endpoints().iter().map(Endpoint::to_string).collect();
+    Ok(match open_missing(unix.as_deref(), addresses, &there)? {
+        Some(others) => others.and(listener),
+        None => listener,
+    })
+}
+
+/// Opens the sockets that are asked for, but for those that a running server has at these endpoints. None is opened if
+/// the service manager hands over all of them.
+pub(super) fn open_others(
+    args: &ServeArgs,
+    addresses: &[Vec<SocketAddr>],
+    there: &[String],
+) -> Result<Option<Listener>> {
+    let unix = unix_socket(&args.endpoint, &args.members).map(absolute).transpose()?;
+    if systemd::has_sockets() { Ok(None) } else { open_missing(unix.as_deref(), addresses, there) }
+}
+
+/// Opens those of the sockets that are not there.
+fn open_missing(unix: Option<&Path>, addresses: &[Vec<SocketAddr>], there: &[String]) -> Result<Option<Listener>> {
+    let is_there = |wanted: &SocketAddr| {
+        there.iter().filter_map(|endpoint| endpoint.parse().ok()).any(|address| is_meant(*wanted, address))
+    };
+    let unix = unix.filter(|path| !there.contains(&Endpoint::Unix(path.to_path_buf()).to_string()));
+    let unix = unix.map(Listener::unix);
+    let missing = addresses.iter().filter(|group| !group.iter().any(is_there));
+    let opened = unix.into_iter().chain(missing.map(|group| Listener::tcp(group)));
+    let opened = opened.collect::<Result<Vec<_>, _>>()?;
+    Ok(opened.into_iter().reduce(Listener::and))
 }
 
 /// Whether an address is the one that is wanted, of which the system may have chosen the port.

@@ -1,17 +1,33 @@
 //! `uraid serve --takeover`: goes on where a running server stops.
 
 use std::io::{Write as _, stderr};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::absolute;
 
 use anyhow::{Context as _, Result};
-use uraid_nbd::{Endpoint, Parting};
-use uraid_serve::takeover::ask;
+use uraid_nbd::{Endpoint, Listener, Parting};
+use uraid_serve::metrics;
+use uraid_serve::protocol::Status;
+use uraid_serve::server;
+use uraid_serve::takeover::{Left, Running};
 
 use super::args::ServeArgs;
-use super::sockets::{control_path, unix_socket};
+use super::sockets::{control_path, open_others, unix_socket};
 use super::start::rehearse;
 use crate::misuse::Misuse;
 use crate::terminal::print;
+
+/// What a server begins with.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Clients and sockets, and sockets that the running server did not have.
+    pub(super) partings: Vec<Parting>,
+    /// The members' files, locked.
+    pub(super) members: Vec<OwnedFd>,
+    /// The socket of metrics, unless it is where the running server had it.
+    pub(super) metrics: Option<metrics::Socket>,
+}
 
 /// Says what a takeover that takes long waits for.
 fn waiting() {
@@ -20,12 +36,13 @@ fn waiting() {
     let _ = writeln!(stderr(), "{text}");
 }
 
-/// Has the running server stop, if there is one, and takes its clients and sockets.
+/// Has the running server stop, if there is one, and takes its clients and sockets. `addresses` and `metrics` are what
+/// this server listens on.
 ///
 /// # Errors
 /// If this server could not start as far as that can be told before; then the running one goes on. If it refuses, or
 /// hands over less than it should.
-pub(super) fn take(args: &ServeArgs) -> Result<Vec<Parting>> {
+pub(super) fn take(args: &ServeArgs, addresses: &[Vec<SocketAddr>], metrics: Option<&[SocketAddr]>) -> Result<Taken> {
     let socket = unix_socket(&args.endpoint, &args.members).map(absolute).transpose()?;
     let endpoints: Vec<_> = socket.into_iter().map(Endpoint::Unix).collect();
     let control = control_path(&endpoints, &args.watch, None)?;
@@ -33,14 +50,32 @@ pub(super) fn take(args: &ServeArgs) -> Result<Vec<Parting>> {
         let text = "--takeover asks the running server on its control socket: name that with --control";
         return Err(Misuse(text.into()).into());
     };
-    let array = rehearse(args).context("the running server goes on")?;
-    let Some(partings) = ask(&control, array, waiting)? else {
+    let goes_on = "the running server goes on";
+    let array = rehearse(args).context(goes_on)?;
+    let Some(running) = Running::find(&control)? else {
         print(format_args!("no server answers at {}: there is nothing to take over", control.display()))?;
-        return Ok(Vec::new());
+        return Ok(Taken::default());
     };
-    let clients = partings.iter().filter(|parting| parting.is_client()).count();
+    let status = running.status().context("the running server does not say what it serves")?;
+    let metrics = metrics.filter(|addresses| !has_metrics(&status, addresses));
+    // What can't be had is found out before clients are without a server, and what can is kept.
+    let taken = server::run(async {
+        let others = open_others(args, addresses, &status.endpoints).context(goes_on)?;
+        let metrics = metrics.map(metrics::Socket::listen).transpose().context(goes_on)?;
+        let Left { members, mut partings } = running.hand_over(array, waiting)?;
+        partings.extend(others.map(Listener::part).unwrap_or_default());
+        // People look for a Unix socket first.
+        partings.sort_by_key(|parting| !parting.is_unix_socket());
+        Ok(Taken { partings, members, metrics })
+    })?;
+    let clients = taken.partings.iter().filter(|parting| parting.is_client()).count();
     let noun = if clients == 1 { "client" } else { "clients" };
     // The other server has stopped, whoever reads this.
     let _ = print(format_args!("took over from the running server, with {clients} {noun}"));
-    Ok(partings)
+    Ok(taken)
+}
+
+/// Whether the running server has its metrics at one of these addresses, which is free when it has stopped.
+fn has_metrics(status: &Status, addresses: &[SocketAddr]) -> bool {
+    addresses.iter().any(|address| status.metrics.as_deref() == Some(&address.to_string()))
 }

@@ -1,7 +1,7 @@
 //! The text for people, for the array described here.
 
 use uraid_io::histogram::Histogram;
-use uraid_serve::protocol::{Ailing, Health, HealthState, Limits, Rebuild, Traffic};
+use uraid_serve::protocol::{Ailing, Health, HealthState, Limits, Rebuild, Sandbox, Traffic};
 use uuid::Uuid;
 
 use super::*;
@@ -51,6 +51,10 @@ fn status() -> Status {
         size_bytes: 3 << 30,
         chunk_bytes: 64 << 10,
         uri: "nbd+unix:///vault?socket=/srv/uraid.sock".into(),
+        endpoints: vec!["/srv/uraid.sock".into()],
+        metrics: None,
+        user: "uraid".into(),
+        sandbox: Sandbox::default(),
         config: None,
         config_array: None,
         read_only: false,
@@ -87,7 +91,7 @@ fn the_screen_of_a_degraded_array() {
     let expected = "\
 vault: RAID 5 left-symmetric of 3 members, 3 GiB in chunks of 64 KiB
 nbd+unix:///vault?socket=/srv/uraid.sock
-up 3 min 12 s, 2 clients
+up 3 min 12 s as uraid, 2 clients
 degraded: member 2 is missing; survives no failure
 
    member                                state     read  written  operations  read ms     write ms  errors  repaired
@@ -104,7 +108,7 @@ log      [..............................] 0 bytes of 1 MiB";
 #[test]
 fn it_says_who_was_refused_and_what_is_limited() {
     let text = screen(&Status { clients_refused: 3, ..status() }, None, Colours::NONE);
-    assert!(text.contains("up 3 min 12 s, 2 clients, 3 refused\n") && !text.contains("limited"), "{text}");
+    assert!(text.contains("up 3 min 12 s as uraid, 2 clients, 3 refused\n") && !text.contains("limited"), "{text}");
     let limits = |bytes, operations| Limits {
         client_bytes_per_second: bytes,
         client_operations_per_second: operations,
@@ -116,6 +120,18 @@ fn it_says_who_was_refused_and_what_is_limited() {
         (limits(Some(64 << 10), Some(1)), "7 flushes, limited to 64 KiB/s and 1 requests/s\n"),
     ] {
         let text = screen(&Status { limits, ..status() }, None, Colours::NONE);
+        assert!(text.contains(told), "{text}");
+    }
+}
+
+#[test]
+fn it_says_what_the_sandbox_refuses() {
+    for (paths, calls, told) in [
+        (true, true, "as uraid in a sandbox (paths, system calls), 2 clients"),
+        (true, false, "as uraid in a sandbox (paths), 2 clients"),
+        (false, true, "as uraid in a sandbox (system calls), 2 clients"),
+    ] {
+        let text = screen(&Status { sandbox: Sandbox { paths, calls }, ..status() }, None, Colours::NONE);
         assert!(text.contains(told), "{text}");
     }
 }

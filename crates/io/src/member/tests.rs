@@ -294,3 +294,35 @@ mod mount {
         assert!(!on_loop_device(512).is_in_memory());
     }
 }
+
+#[test]
+fn a_lock_that_was_left_to_another_process_is_held_all_the_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("member");
+    let member = Member::create(&path, Bytes(MIB), Allocation::Full).unwrap();
+    let is_free = || match Member::open_waiting(&path, Access::ReadWrite, Wait::Never) {
+        Err(MemberError::Locked { .. }) => false,
+        opened => opened.is_ok(),
+    };
+    let left = member.leave().unwrap();
+    drop(member);
+    assert!(!is_free());
+    let inheritance = Inheritance::new(vec![left]);
+    // Whoever only looks does not take it.
+    drop(Member::open(&path, Access::Inspect).unwrap());
+    let heir = Member::open_waiting(&path, Access::ReadWrite, Wait::Never).unwrap();
+    drop(inheritance);
+    assert!(!is_free());
+    assert_eq!(Member::user(&path), Some(std::process::id()));
+    drop(heir);
+    assert!(is_free());
+
+    // What is not taken is let go of, and what was opened for something else is not used.
+    let left = Member::open(&path, Access::ReadWrite).unwrap().leave().unwrap();
+    assert!(!is_free());
+    drop(Inheritance::new(vec![left]));
+    assert!(is_free());
+    let left = Member::open(&path, Access::ReadOnly).unwrap().leave().unwrap();
+    let _inheritance = Inheritance::new(vec![left]);
+    Member::open(&path, Access::ReadWrite).unwrap().write_at(Bytes(0), &Buf::zeroed(Bytes(4096))).unwrap();
+}

@@ -10,6 +10,7 @@ use std::{
 };
 
 use tokio::{sync::watch, task::yield_now, time::timeout};
+use tracing::warn;
 
 use super::{
     ReplySlot,
@@ -162,7 +163,13 @@ async fn serve<S: Stream, E: Export>(
                     break Err(Error::Idle { limit });
                 }
             }
-            stopping = stopping_further(&mut draining, stopping) => connection.stop(stopping),
+            further = stopping_further(&mut draining, stopping) => {
+                if stopping == Stopping::Parting {
+                    let peer = permit.peer();
+                    warn!(%peer, "a client did not end its requests in time to go on: it is disconnected");
+                }
+                connection.stop(further);
+            }
         }
     };
     let parting = match &ended {

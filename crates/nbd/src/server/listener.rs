@@ -149,7 +149,8 @@ impl Listener {
     /// Takes over sockets and clients of a server that has ended. Clients that are gone meanwhile are left out.
     ///
     /// # Errors
-    /// [`Error::Listen`] if something else was handed over, or a socket can't be polled.
+    /// [`Error::Listen`] if something else was handed over, or a socket can't be polled; as [`Listener::unix`] where a
+    /// socket's file was removed.
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
@@ -160,7 +161,7 @@ impl Listener {
             let is_client = parting.is_client();
             match parting.arrive() {
                 Ok(Arrived::Unix(socket, file)) => {
-                    listeners.push(Self::of_unix(UnixSocket::adopt(socket, file).map_err(failed)?));
+                    listeners.push(Self::of_unix(UnixSocket::adopt(socket, file)?));
                 }
                 Ok(Arrived::Tcp(socket)) => listeners.push(Self::of_tcp(vec![socket]).map_err(failed)?),
                 Ok(Arrived::Client(client)) => clients.push_back(client),
@@ -175,7 +176,8 @@ impl Listener {
 
     /// Leaves its sockets to another server, and with them those who wait there. Clients that came from elsewhere, and
     /// were not accepted, are disconnected.
-    pub(super) fn part(mut self) -> Vec<Parting> {
+    #[must_use]
+    pub fn part(mut self) -> Vec<Parting> {
         let mut partings = Vec::new();
         for socket in &mut self.sockets {
             let left = match socket {

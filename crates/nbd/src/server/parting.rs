@@ -3,13 +3,15 @@
 //! A client goes when nothing of it is under way: every request that was begun is executed and answered. What was
 //! received of the next ones goes along, and what was not stays in its socket. Sockets go with those who wait there to
 //! be accepted. Whoever uses TLS stays, and is disconnected: its keys belong to this process.
+//!
+//! What never arrives anywhere is gone: clients are disconnected, and a socket's file is removed.
 
 use std::{
-    io,
+    io, mem,
     net::{TcpListener as StdTcpListener, TcpStream as StdTcpStream},
     os::{
-        fd::OwnedFd,
-        unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream},
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::{SocketAddr, UnixListener as StdUnixListener, UnixStream as StdUnixStream},
     },
 };
 
@@ -32,6 +34,7 @@ const CLIENT: u8 = b'c';
 #[derive(Debug)]
 pub struct Parting {
     descriptor: OwnedFd,
+    /// Empty once somebody else goes on with it.
     note: Vec<u8>,
 }
 
@@ -53,16 +56,27 @@ impl Parting {
         Self { descriptor, note }
     }
 
-    /// Its parts, in the same order.
+    /// Its descriptor and its note, as [`Parting::new`] makes the same of them in another process.
     #[must_use]
-    pub fn into_parts(self) -> (OwnedFd, Vec<u8>) {
-        (self.descriptor, self.note)
+    pub fn parts(&self) -> (BorrowedFd<'_>, &[u8]) {
+        (self.descriptor.as_fd(), &self.note)
+    }
+
+    /// It has arrived in another process, which goes on with it.
+    pub fn has_arrived(mut self) {
+        self.note.clear();
     }
 
     /// Whether it is a client.
     #[must_use]
     pub fn is_client(&self) -> bool {
         self.note.first() == Some(&CLIENT)
+    }
+
+    /// Whether it is a Unix socket that clients connect to.
+    #[must_use]
+    pub fn is_unix_socket(&self) -> bool {
+        matches!(self.note.first(), Some(&(UNIX_SOCKET | FOREIGN_UNIX_SOCKET)))
     }
 
     /// A socket, and its file if that is this server's to remove.
@@ -84,8 +98,9 @@ impl Parting {
     ///
     /// # Errors
     /// If the note does not say, or is not true.
-    pub(super) fn arrive(self) -> io::Result<Arrived> {
-        let Self { descriptor, note } = self;
+    pub(super) fn arrive(mut self) -> io::Result<Arrived> {
+        let descriptor = self.descriptor.try_clone()?;
+        let note = mem::take(&mut self.note);
         let unknown = || io::Error::new(io::ErrorKind::InvalidData, "what was handed over is of another version");
         match note.split_first().ok_or_else(unknown)? {
             (&UNIX_SOCKET, file) => {
@@ -105,14 +120,26 @@ impl Parting {
     }
 }
 
+impl Drop for Parting {
+    fn drop(&mut self) {
+        let Some((&UNIX_SOCKET, file)) = self.note.split_first() else { return };
+        let Ok(file) = file.try_into().map(FileIdentity::from_bytes) else { return };
+        let address = self.descriptor.try_clone().and_then(|socket| StdUnixListener::from(socket).local_addr());
+        if let Some(path) = address.ok().as_ref().and_then(SocketAddr::as_pathname) {
+            file.remove(path);
+        }
+    }
+}
+
 /// A client on this socket.
 fn client(stream: OwnedFd, received: ReceiveBuffer, session: Session) -> io::Result<Introduced> {
     let domain = rustix::net::sockopt::socket_domain(&stream)?;
     if domain == rustix::net::AddressFamily::UNIX {
+        let process = rustix::net::sockopt::socket_peercred(&stream).ok().map(|peer| peer.pid.as_raw_nonzero().get());
         let stream = StdUnixStream::from(stream);
         stream.set_nonblocking(true)?;
         let client = InTransit::Unix(Detached::Plain(Client { stream, received, session }));
-        return Ok(Introduced { client, peer: Peer::Local(None) });
+        return Ok(Introduced { client, peer: Peer::Local(process) });
     }
     let stream = StdTcpStream::from(stream);
     stream.set_nonblocking(true)?;
@@ -141,7 +168,7 @@ mod tests {
         };
         assert_eq!(client.session, session());
         assert_eq!(client.received.unread(), b"half a request");
-        assert_eq!(peer, Peer::Local(None));
+        assert_eq!(peer, Peer::Local(Some(std::process::id().cast_signed())));
     }
 
     #[test]

@@ -107,22 +107,33 @@ impl UnixSocket {
     }
 
     /// Takes over a socket that another server had, and with it the file if that was the server's own: then only this
-    /// user may connect, as to a new one.
+    /// user may connect, as to a new one. If that file was removed, nobody can connect any more: a new socket takes the
+    /// place of the old one.
     ///
     /// # Errors
-    /// The system's.
+    /// [`Error::Listen`], and as [`UnixSocket::bind`] for a new one.
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
-    pub(super) fn adopt(listener: StdUnixListener, file: Option<FileIdentity>) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf).unwrap_or_default();
-        // A file that has gone, or that another socket has now, is not this server's to remove.
-        let identity = FileIdentity::of(&path).ok().filter(|now| file == Some(*now));
-        if identity.is_some() {
-            rustix::fs::chmod(&path, Mode::RUSR | Mode::WUSR)?;
+    pub(super) fn adopt(socket: StdUnixListener, file: Option<FileIdentity>) -> Result<Self, Error> {
+        let mut adopted = Self::inherit(socket.into())?;
+        let path = &adopted.path;
+        let found = FileIdentity::of(path);
+        if file.is_some() && found.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            warn!(path = %path.display(), "the socket was removed: it is made again");
+            return Self::bind(path);
         }
-        Ok(Self { listener: UnixListener::from_std(listener)?, path, identity })
+        // What another socket has now is not this server's to remove.
+        let identity = found.ok().filter(|now| file == Some(*now));
+        if identity.is_some() {
+            rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR).map_err(|errno| Error::Listen {
+                operation: "restrict",
+                endpoint: path.display().to_string(),
+                source: errno.into(),
+            })?;
+        }
+        adopted.identity = identity;
+        Ok(adopted)
     }
 
     /// Leaves the socket to another server, and with it the file if that is this server's own: also returned.
@@ -199,16 +210,8 @@ impl SocketFile {
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        let Some(identity) = self.identity else { return };
-        let removed = match FileIdentity::of(&self.path) {
-            Ok(now) if now == identity => fs::remove_file(&self.path),
-            Ok(_) => return,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = removed {
-            let path = self.path.display();
-            warn!(%path, %error, "could not remove the socket: it stays until the next server replaces it");
+        if let Some(identity) = self.identity {
+            identity.remove(&self.path);
         }
     }
 }
@@ -224,6 +227,20 @@ impl FileIdentity {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = fs::symlink_metadata(path)?;
         Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    /// Removes the file, unless another one has its name.
+    pub(super) fn remove(self, path: &Path) {
+        let removed = match Self::of(path) {
+            Ok(now) if now == self => fs::remove_file(path),
+            Ok(_) => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = removed {
+            let path = path.display();
+            warn!(%path, %error, "could not remove the socket: it stays until the next server replaces it");
+        }
     }
 
     /// The identity for another process.

@@ -82,9 +82,15 @@ fn cve_2013_7441_clients_that_leave_in_the_handshake() {
     let conversation = [CLIENT_FLAGS, &option(99, 3, b"abc"), &option(3, 0, b""), &option(GO, 6, &[0; 6])].concat();
     for length in 0..conversation.len() {
         let mut stream = server.connect();
-        // The server may have ended the connection before all was sent.
+        // The server may have ended the connection before all was sent, and what it said is lost to who does not read.
         let _ = stream.write_all(&conversation[..length]);
         let _ = stream.shutdown(if length % 2 == 0 { Shutdown::Both } else { Shutdown::Write });
+        drop(stream);
+        // Others have heard everything until then, and wait for the server's end.
+        let mut stream = greeted(&server);
+        stream.write_all(&conversation[..length]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
     }
     server.client(true).assert_alive();
     assert!(server.stop_and_join());

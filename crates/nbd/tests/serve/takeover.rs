@@ -37,6 +37,15 @@ struct Running {
 
 impl Running {
     fn start(info: ExportInfo, finish: Finish, listener: impl FnOnce() -> Listener + Send + 'static) -> Self {
+        Self::limited(info, finish, Limits::default(), listener)
+    }
+
+    fn limited(
+        info: ExportInfo,
+        finish: Finish,
+        limits: Limits,
+        listener: impl FnOnce() -> Listener + Send + 'static,
+    ) -> Self {
         let (orders, mut ordered) = control::unbounded_channel();
         let (submits, submitted) = mpsc::channel();
         let (started, is_started) = mpsc::channel();
@@ -46,7 +55,7 @@ impl Running {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let memory = Rc::new(Memory::new(info, finish, own_counts, submits));
             tokio::task::LocalSet::new().block_on(&runtime, async {
-                let server = Server::new(Rc::clone(&memory), Limits::default(), None).unwrap();
+                let server = Server::new(Rc::clone(&memory), limits, None).unwrap();
                 let listener = listener();
                 started.send(()).unwrap();
                 let (end, ended) = tokio::sync::oneshot::channel();
@@ -179,8 +188,6 @@ fn a_write_whose_data_are_on_their_way_is_finished_first() {
 #[test]
 fn who_shakes_hands_meanwhile_goes_on_elsewhere() {
     let (first, _directory, socket) = Running::first();
-    let mut silent = Client { stream: connect(&socket) };
-    assert_eq!(silent.receive(GREETING.len()), GREETING);
     let mut early = Client { stream: connect(&socket) };
     assert_eq!(early.receive(GREETING.len()), GREETING);
     let mut busy = Client::handshake(connect(&socket), true);
@@ -197,7 +204,73 @@ fn who_shakes_hands_meanwhile_goes_on_elsewhere() {
     let second = Running::successor(partings);
     early.assert_alive();
     busy.assert_alive();
+    second.close();
+}
+
+#[test]
+fn nobody_waits_for_silent_handshakes() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nbd.sock");
+    let path = socket.clone();
+    // Nothing else ends them while this test waits.
+    let forever = Duration::from_secs(3600);
+    let limits = Limits { handshake_timeout: forever, shutdown_timeout: forever, ..Limits::default() };
+    let first = Running::limited(info(), Finish::OnRelease, limits, move || Listener::unix(&path).unwrap());
+    let mut silent = Client { stream: connect(&socket) };
+    assert_eq!(silent.receive(GREETING.len()), GREETING);
+    first.order(Order::End(Ending::HandOver));
     silent.assert_closed();
+    let (partings, clients) = first.partings();
+    assert_eq!((partings.len(), clients), (1, 0));
+    drop(partings);
+}
+
+#[test]
+fn what_does_not_arrive_leaves_no_file() {
+    let (first, _directory, socket) = Running::first();
+    first.order(Order::End(Ending::HandOver));
+    let (partings, _) = first.partings();
+    assert!(socket.exists());
+    drop(partings);
+    assert!(!socket.exists());
+
+    // One that has arrived is somebody else's.
+    let (first, _directory, socket) = Running::first();
+    first.order(Order::End(Ending::HandOver));
+    first.partings().0.into_iter().for_each(Parting::has_arrived);
+    assert!(socket.exists());
+}
+
+#[test]
+fn a_socket_whose_file_was_removed_is_made_again() {
+    let (first, _directory, socket) = Running::first();
+    let mut client = Client::handshake(connect(&socket), true);
+    std::fs::remove_file(&socket).unwrap();
+    first.order(Order::End(Ending::HandOver));
+    let second = Running::successor(first.partings().0);
+    client.assert_alive();
+    Client::handshake(connect(&socket), true).assert_alive();
+    second.close();
+    assert!(!socket.exists());
+}
+
+/// Whoever hands something over may have left its descriptors blocking, and may do so at any time before.
+#[test]
+fn descriptors_that_would_block_do_not() {
+    let (first, _directory, socket) = Running::first();
+    let port = Running::start(info(), Finish::AtOnce, || Listener::tcp(&["127.0.0.1:0".parse().unwrap()]).unwrap());
+    let mut client = Client::handshake(connect(&socket), true);
+    first.order(Order::End(Ending::HandOver));
+    port.order(Order::End(Ending::HandOver));
+    let (mut partings, _) = first.partings();
+    partings.extend(port.partings().0);
+    assert_eq!(partings.len(), 3, "two sockets and a client");
+    for parting in &partings {
+        rustix::io::ioctl_fionbio(parting.parts().0, false).unwrap();
+    }
+    let second = Running::successor(partings);
+    client.assert_alive();
+    Client::handshake(connect(&socket), true).assert_alive();
     second.close();
 }
 

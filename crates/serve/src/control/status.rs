@@ -5,6 +5,7 @@ use std::time::Duration;
 use uraid_io::disk::OpName;
 use uraid_io::engine::CacheMode;
 use uraid_layout::MemberIndex;
+use uraid_nbd::Endpoint;
 
 use super::scrubs;
 use crate::clients::Clients;
@@ -29,7 +30,7 @@ pub(super) fn status(
     clients: &Clients,
     uptime: Duration,
 ) -> Status {
-    let Description { name, uuid, uri, config, is_read_only, connection_threads, .. } = description;
+    let Description { name, uuid, place, config, confinement, is_read_only, connection_threads, .. } = description;
     let spec = *description.geometry.borrow().spec();
     let bytes = |fill: Option<uraid_io::engine::Fill>| {
         fill.map(|fill| Fill { used_bytes: fill.used.0, limit_bytes: fill.limit.0 })
@@ -42,9 +43,13 @@ pub(super) fn status(
         layout: layout_name(spec.level).to_owned(),
         size_bytes: description.size().0,
         chunk_bytes: spec.chunk.0,
-        uri: uri.clone(),
+        uri: place.uri.clone(),
+        endpoints: place.endpoints.iter().map(Endpoint::to_string).collect(),
+        metrics: place.metrics.map(|address| address.to_string()),
         config: config.as_ref().map(|config| config.path.display().to_string()),
         config_array: config.as_ref().and_then(|config| config.array.clone()),
+        user: confinement.user(),
+        sandbox: confinement.sandbox,
         read_only: *is_read_only,
         connection_threads: *connection_threads,
         uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),

@@ -217,7 +217,7 @@ impl Event {
             }
             Self::ReplaceStopped(slot) => {
                 tracing::warn!(event, array, %slot, member, "the copy of a member was stopped: the member keeps its \
-                    slot");
+                    slot, and the copy has to be started again");
             }
             Self::ReplaceRebuilding(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member failed while it was copied: the new one takes \

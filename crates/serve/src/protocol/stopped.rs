@@ -12,7 +12,9 @@ pub struct Stopped {
 /// The array was stopped, and what is left of the server follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HandedOver {
-    /// How many clients and sockets follow.
+    /// How many files of members follow.
+    pub members: usize,
+    /// How many clients and sockets follow then.
     pub partings: usize,
     /// Members that failed meanwhile.
     pub lost: Vec<Lost>,
