@@ -74,8 +74,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "arrays of Linux md, of all levels, layouts and versions, whole and not, are read from their members",
         kind: Kind::Script(include_str!("scenario/md_import.sh")),
         disks: 6,
-        disk_mib: 24,
-        time_max: minutes(20),
+        disk_mib: 12,
+        time_max: minutes(40),
         ci: false,
     },
     Scenario {

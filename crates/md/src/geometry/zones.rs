@@ -34,6 +34,7 @@ pub(super) struct Zones {
     /// The chunk; none if there is a member to each zone.
     chunk: Option<u64>,
     order: ZoneOrder,
+    capacity: u64,
 }
 
 impl Zones {
@@ -57,7 +58,9 @@ impl Zones {
             None if zones.len() > 1 => return Err(GeometryError::ZoneOrder),
             order => order.unwrap_or(ZoneOrder::Original),
         };
-        Ok(Self { zones, chunk: Some(chunk.0), order })
+        // The kernel (`raid0_size`) takes every chunk for a power of two here, and so shows less of other ones.
+        let capacity = whole.iter().map(|size| size & !(chunk.0 - 1)).sum();
+        Ok(Self { zones, chunk: Some(chunk.0), order, capacity })
     }
 
     /// Members of these sizes, one behind the other; of each only whole chunks, if there are any.
@@ -70,16 +73,17 @@ impl Zones {
             zone
         };
         let zones = sizes.iter().enumerate().map(zone).collect();
-        Self { zones, chunk: None, order: ZoneOrder::Alternate }
+        Self { zones, chunk: None, order: ZoneOrder::Alternate, capacity: start }
     }
 
     pub(super) fn capacity(&self) -> Sectors {
-        Sectors(self.zones.last().map_or(0, |zone| zone.end))
+        Sectors(self.capacity)
     }
 
     /// Where a sector is; `None` beyond the end.
     pub(super) fn locate(&self, lba: Lba) -> Option<Located> {
         let zone = self.zones.get(self.zones.partition_point(|zone| zone.end <= lba.0))?;
+        let left = self.capacity.checked_sub(lba.0).filter(|&left| left > 0)?;
         let offset = lba.0 - zone.start;
         let Some(chunk) = self.chunk else {
             let place = Place { slot: *zone.members.first()?, sector: DiskSector(offset) };
@@ -92,7 +96,7 @@ impl Zones {
         };
         let slot = *zone.members.get((turn / chunk % count) as usize)?;
         let sector = zone.on_members + offset / (chunk * count) * chunk + offset % chunk;
-        let run = Sectors(chunk - offset % chunk);
+        let run = Sectors((chunk - offset % chunk).min(left));
         Some(Located { copies: vec![Place { slot, sector: DiskSector(sector) }], run })
     }
 }

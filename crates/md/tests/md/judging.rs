@@ -135,6 +135,9 @@ fn unequal_members_of_raid_0_need_an_order() {
     let mut members = vec![recipe.blank(0), large.blank(1)];
     members.iter_mut().zip([&recipe, &large]).for_each(|(member, recipe)| recipe.change(member, 80, &[0; 8]));
     assert!(error(&members).to_string().contains("alternate"));
+    // Without the feature the number in the field has no meaning.
+    members.iter_mut().zip([&recipe, &large]).for_each(|(member, recipe)| recipe.change(member, 76, &[2]));
+    assert!(error(&members).to_string().contains("alternate"));
     members.iter_mut().zip([&recipe, &large]).for_each(|(member, recipe)| {
         recipe.change(member, 8, &4096_u32.to_le_bytes());
         recipe.change(member, 76, &2_u32.to_le_bytes());

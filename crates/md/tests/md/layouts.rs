@@ -148,6 +148,17 @@ fn raid_0_goes_round_those_that_are_left() {
     raid(Level::Raid0, 0, &["0 1 2", "3 4 5"]);
 }
 
+/// Found by comparison with Linux 6.12: three members of 47104 sectors in chunks of 24 have 141216, and not 141264.
+#[test]
+fn raid_0_shows_as_much_as_the_kernel_if_chunks_are_no_power_of_two() {
+    let sizes = vec![Sectors(47104); 3];
+    let shape = Shape { chunk: Sectors(24), sizes, ..shape(Level::Raid0, 0, 3, 0) };
+    let geometry = Geometry::new(&shape).unwrap();
+    assert_eq!((geometry.capacity(), geometry.locate(Lba(141_216))), (Sectors(141_216), None));
+    // Chunk 5883 is the last: the 1962nd of member 0 is its number 1961.
+    assert_eq!(geometry.locate(Lba(141_215)).unwrap().copies, [Place { sector: DiskSector(47087), ..place(0, 0) }]);
+}
+
 #[test]
 fn linear_is_one_behind_the_other() {
     check(&unequal(Level::Linear, None).unwrap(), &["0 1 3", "- 2 4", "- - 5", "- - 6"]);
