@@ -76,7 +76,7 @@ pub fn scan(label: &str, device: &Arc<dyn Source>) -> Scan {
 /// Whether the superblock that was found on a whole disk is in truth that of a partition at its end. Version 0.90 does
 /// not say where it is.
 fn coincide(disk: &Arc<dyn Source>, whole: &Superblock, part: &Partition) -> bool {
-    let place = |size: Bytes| (size.0 / SECTOR_BYTES & !127).checked_sub(128);
+    let place = |size: Bytes| ((size.0 / SECTOR_BYTES) & !127).checked_sub(128);
     let of_part = place(part.size).map(|sector| sector + part.start.0 / SECTOR_BYTES);
     whole.version == Version::V0_90 && of_part == place(disk.size())
 }

@@ -3,7 +3,6 @@
 //! Reads block, so each runs on a thread of the runtime's, a few at a time; the others wait for their turns. The codec
 //! refuses whatever would write. There is no control socket: nothing can be changed.
 
-use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitStatus;
@@ -79,20 +78,16 @@ pub async fn serve(
     spawn_local(async move { alive.keep_alive().await });
     let variables = captive::variables(listener.endpoints(), scheme, &info.name);
     let captive = run.map(|command| Captive::start(&command, &variables)).transpose()?;
-    let captive = RefCell::new(captive);
     let stop = async {
-        {
-            let captive = captive.borrow();
-            tokio::select! {
-                () = stops.heard() => {}
-                () = Captive::any_ended(captive.as_ref()) => {}
-            }
-            captive.iter().for_each(Captive::end);
+        tokio::select! {
+            () = stops.heard() => {}
+            () = Captive::any_ended(captive.as_ref()) => {}
         }
         notifier.stopping();
+        captive.iter().for_each(Captive::end);
     };
     server.serve(listener, stop).await;
-    Captive::finish(captive.into_inner(), stops.heard()).await
+    Captive::finish(captive, stops.heard()).await
 }
 
 /// Content as the codec wants it.

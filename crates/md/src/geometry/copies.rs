@@ -103,7 +103,7 @@ impl Copies {
     /// Whether different chunks would be in one place: the kernel does not refuse that.
     fn overlaps(&self) -> bool {
         // A near copy in the next row is where the far copies of its own row belong.
-        let is_torn = self.is_offset && self.far > 1 && self.members % self.near != 0;
+        let is_torn = self.is_offset && self.far > 1 && !self.members.is_multiple_of(self.near);
         let mut members: Vec<u64> = (0..self.members).collect();
         let mut collide = false;
         for _ in 1..self.far {

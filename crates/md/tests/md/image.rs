@@ -57,9 +57,9 @@ impl Recipe {
         let mut device = vec![0; self.sectors() as usize * SECTOR];
         let place = self.place();
         if self.version == 90 {
-            self.old(&mut device[place..], slot)
+            self.old(&mut device[place..], slot);
         } else {
-            self.new_one(&mut device[place..], slot)
+            self.new_one(&mut device[place..], slot);
         }
         self.seal(&mut device);
         device

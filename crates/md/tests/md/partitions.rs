@@ -71,8 +71,12 @@ fn gpt_in_both_sizes_of_sectors_and_from_its_copy() {
         gpt(&mut disk, sector, &[(20, 29), (30, 30)]);
         let wanted = [(1, 20 * unit, 10 * unit), (2, 30 * unit, unit)];
         assert_eq!(listed(&disk), wanted);
+        let sound = disk.clone();
+        put(&mut disk, 2 * sector + 40, &[21]);
+        assert_eq!(listed(&disk), wanted, "the copy counts if entries are damaged");
+        disk = sound;
         put(&mut disk, sector + 40, &[1]);
-        assert_eq!(listed(&disk), wanted, "the copy counts");
+        assert_eq!(listed(&disk), wanted, "the copy counts if the header is damaged");
         let end = disk.len();
         put(&mut disk, end - sector + 40, &[1]);
         let damaged = partitions(&disk).unwrap_err().to_string();
@@ -108,9 +112,9 @@ fn arrays_are_found_in_partitions() {
         let mut found = Vec::new();
         for (slot, member) in members.iter().enumerate() {
             let sectors = member.len() / SECTOR;
-            let mut disk = vec![0; (64 + sectors) * SECTOR];
-            // The last partition ends where the disk does: 0.90 is then found on both.
-            let start = if slot == 0 { 64 } else { 20 };
+            let mut disk = vec![0; (128 + sectors) * SECTOR];
+            // The first partition ends where the disk does: a superblock of 0.90 is found on both then.
+            let start = if slot == 0 { 128 } else { 20 };
             put(&mut disk, start * SECTOR, member);
             if slot == 1 {
                 mbr(&mut disk, 0, &[(0xfd, start as u32, sectors as u32)]);
