@@ -43,7 +43,7 @@ impl Recipe {
         }
         let devices = data.into_iter().enumerate().map(|(slot, data)| {
             let path = directory.join(format!("md{number}-{slot}.img"));
-            let device = if is_old { self.old(slot, data) } else { self.new(slot, data) };
+            let device = if is_old { self.older(slot, data) } else { self.newer(slot, data) };
             std::fs::write(&path, device).unwrap();
             path
         });
@@ -63,7 +63,7 @@ impl Recipe {
         }
         // Horner's rule: each step multiplies by 2 what the data from the last to this one have come to.
         for chunk in chunks.chunks(CHUNK).rev() {
-            other.iter_mut().zip(chunk).for_each(|(q, byte)| *q = (*q << 1 ^ (*q >> 7) * 0x1d) ^ byte);
+            other.iter_mut().zip(chunk).for_each(|(q, byte)| *q = (*q << 1) ^ ((*q >> 7) * 0x1d) ^ byte);
         }
         slots[p] = sum;
         if level == 6 {
@@ -73,7 +73,7 @@ impl Recipe {
     }
 
     /// A member with a superblock of version 1.2.
-    fn new(self, slot: usize, data: Vec<u8>) -> Vec<u8> {
+    fn newer(self, slot: usize, data: Vec<u8>) -> Vec<u8> {
         let Self { level, members, number, .. } = self;
         let sectors = (data.len() / 512) as u64;
         let mut device = vec![0; DATA];
@@ -105,7 +105,7 @@ impl Recipe {
     }
 
     /// A member with a superblock of version 0.90.
-    fn old(self, slot: usize, data: Vec<u8>) -> Vec<u8> {
+    fn older(self, slot: usize, data: Vec<u8>) -> Vec<u8> {
         let Self { level, members, number, .. } = self;
         let size = data.len();
         let mut device = data;
