@@ -31,8 +31,7 @@ pub(super) const MAX_ERRORS: &str = "20";
   uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
   uraid serve --listen storage.lan --tls require --tls-certificates /etc/uraid/tls a.img b.img
-  uraid serve --config /etc/uraid/vault.toml
-  uraid serve --md disk0.img disk1.img                an array of Linux md, for reading")]
+  uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
     /// Read members and options from a TOML file, of one array or several
     ///
@@ -105,6 +104,7 @@ pub(crate) struct ServeArgs {
     /// Polling shortens the latency of single commands and costs nothing when the server is idle. auto polls for
     /// 50 microseconds if all members are in memory.
     #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN", help_heading = "Performance")]
+    #[arg(hide_short_help = true)]
     pub(crate) busy_poll: BusyPoll,
     /// Threads that serve clients' connections, beside the one that serves the array
     ///
