@@ -1,9 +1,10 @@
 //! What the fuzz targets share: sound bytes to begin with, and an input that says what becomes of them.
 //!
 //! Bytes that nobody made sound fail at the first checksum or magic number, so targets read their input as changes to
-//! sound bytes: to superblocks ([`members`]) and to sessions of NBD clients ([`nbd`]). The sound ones are made by code;
-//! no corpus is kept.
+//! sound bytes: to superblocks ([`members`], and [`md`] for those of Linux md) and to sessions of NBD clients
+//! ([`nbd`]). The sound ones are made by code; no corpus is kept.
 
+pub mod md;
 pub mod members;
 pub mod nbd;
 

@@ -29,6 +29,7 @@ mod log_devices;
 mod lost;
 mod mail;
 mod map;
+mod md;
 mod metrics;
 mod mistakes;
 mod mount;

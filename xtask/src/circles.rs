@@ -26,6 +26,7 @@ pub(crate) const WITHOUT_CIRCLES: &[&str] = &[
     "crates/io/src/xor",
     "crates/lab/src",
     "crates/layout/src",
+    "crates/md/src",
     "crates/model/src",
     "crates/nbd-client/src",
     "crates/nbd/src",

@@ -13,6 +13,7 @@ use crate::{conformance, fuzz, package, reliability, source};
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid-layout", &[]),
     ("uraid-io", &["uraid-layout"]),
+    ("uraid-md", &["uraid-layout"]),
     ("uraid-nbd", &[]),
     ("uraid-random", &[]),
     ("uraid-sim", &["uraid-layout", "uraid-io", "uraid-random"]),
@@ -20,7 +21,19 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid-nbd-client", &[]),
     ("uraid-lab", &["uraid-layout", "uraid-nbd-client", "uraid-random", "uraid-model"]),
     ("uraid-serve", &["uraid-layout", "uraid-io", "uraid-nbd"]),
-    ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd", "uraid-serve", "uraid-random", "uraid-model", "uraid-lab"]),
+    (
+        "uraid",
+        &[
+            "uraid-layout",
+            "uraid-io",
+            "uraid-md",
+            "uraid-nbd",
+            "uraid-serve",
+            "uraid-random",
+            "uraid-model",
+            "uraid-lab",
+        ],
+    ),
     ("uraid-benches", &["uraid-layout", "uraid-io", "uraid-nbd"]),
     ("uraid-tests", &["uraid-nbd-client"]),
     ("uraid-bench", &["uraid-layout", "uraid-nbd-client", "uraid-model", "uraid-lab", "uraid-tests"]),

@@ -9,6 +9,7 @@ use crate::configure::{ConfigureArgs, RenameArgs};
 use crate::create::CreateArgs;
 use crate::examine::ExamineArgs;
 use crate::grow::GrowArgs;
+use crate::import::ImportArgs;
 use crate::layout::LayoutArgs;
 use crate::list::ListArgs;
 use crate::man::ManArgs;
@@ -84,6 +85,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Show what members say about their array
     Examine(ExamineArgs),
+    /// Show arrays of Linux md in images and devices, which `serve --md` serves
+    Import(ImportArgs),
     /// Rename a stopped array
     Rename(RenameArgs),
     /// Choose how a stopped array survives an unclean stop
@@ -121,7 +124,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
     (
         "Find arrays, and change stopped ones",
-        &["list", "examine", "rename", "configure", "grow", "reshape", "wipe", "report"],
+        &["list", "examine", "import", "rename", "configure", "grow", "reshape", "wipe", "report"],
     ),
     ("Understand and plan", &["bench", "advise", "record", "map", "layout", "simulate"]),
     ("Set up a shell", &["completions"]),

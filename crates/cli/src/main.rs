@@ -11,11 +11,13 @@ mod configure;
 mod create;
 mod examine;
 mod grow;
+mod import;
 mod layout;
 mod level;
 mod list;
 mod man;
 mod map;
+mod md;
 mod members;
 mod misuse;
 mod output;
@@ -73,9 +75,11 @@ fn main() -> ExitCode {
     let mut code = ExitCode::SUCCESS;
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
+        Command::Serve(args) if args.md.md => serve::md::run(&args).map(|ended| code = ended),
         Command::Serve(args) => serve::run(&args).map(|ended| code = ended),
         Command::List(args) => list::run(&args),
         Command::Examine(args) => examine::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Rename(args) => configure::rename(&args),
         Command::Configure(args) => configure::run(&args),
         Command::Wipe(args) => wipe::run(&args),

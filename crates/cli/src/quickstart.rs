@@ -10,7 +10,7 @@ use uraid_layout::{Bytes, Level, Rotation};
 use uraid_serve::clock::now;
 
 use crate::serve::args::{
-    BusyPoll, CacheArgs, FullStripeLog, LimitArgs, PatienceArgs, ServeArgs, WantedArgs, WatchArgs,
+    BusyPoll, CacheArgs, FullStripeLog, LimitArgs, MdArgs, PatienceArgs, ServeArgs, WantedArgs, WatchArgs,
 };
 use crate::serve::clients::ClientArgs;
 use crate::serve::listen::EndpointArgs;
@@ -63,6 +63,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         config: None,
         wanted: WantedArgs::default(),
         endpoint,
+        md: MdArgs::default(),
         read_only: false,
         exit_with_parent: false,
         run: None,

@@ -4,6 +4,7 @@ pub(crate) mod args;
 pub(crate) mod clients;
 mod late;
 pub(crate) mod listen;
+pub(crate) mod md;
 pub(crate) mod privileges;
 mod reach;
 mod sandbox;

@@ -32,6 +32,7 @@ pub mod metrics;
 pub mod names;
 pub mod orders;
 pub mod patience;
+pub mod plain;
 pub mod protocol;
 mod reactor;
 mod recorder;

@@ -43,6 +43,8 @@ pub(crate) struct ServeArgs {
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) endpoint: EndpointArgs,
+    #[command(flatten)]
+    pub(crate) md: MdArgs,
     /// Write nothing to the members
     #[arg(long)]
     pub(crate) read_only: bool,
@@ -102,6 +104,7 @@ pub(crate) struct ServeArgs {
     /// Polling shortens the latency of single commands and costs nothing when the server is idle. auto polls for
     /// 50 microseconds if all members are in memory.
     #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN", help_heading = "Performance")]
+    #[arg(hide_short_help = true)]
     pub(crate) busy_poll: BusyPoll,
     /// Threads that serve clients' connections, beside the one that serves the array
     ///
@@ -132,7 +135,7 @@ pub(crate) struct ServeArgs {
     pub(crate) watch: WatchArgs,
     #[command(flatten)]
     pub(crate) privileges: PrivilegeArgs,
-    /// Members in any order; with --uuid or --name, any paths that may be members
+    /// Members in any order; with --uuid, --name or --md, any paths that may be members
     #[arg(required_unless_present = "config", value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -146,6 +149,57 @@ pub(crate) enum FullStripeLog {
     /// All of it: done again whatever is missing
     Content,
 }
+
+/// Arrays of Linux md.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct MdArgs {
+    /// Serve an array of Linux md, for reading only
+    ///
+    /// The paths are files, devices or whole disks with partitions; `uraid import` shows what they hold. Missing
+    /// members, bad blocks and unfinished rebuilds are read around. Nothing is ever written. There is no cache and no
+    /// control socket: Ctrl-C or SIGTERM stops the server.
+    #[arg(long, conflicts_with_all = NOT_WITH_MD)]
+    pub(crate) md: bool,
+    /// How a RAID 0 of unequal members goes round, if nothing on them says so
+    #[arg(long, requires = "md", value_enum, value_name = "ORDER", help_heading = "Starting with problems")]
+    #[arg(hide_short_help = true)]
+    pub(crate) md_zones: Option<MdZones>,
+}
+
+/// How a RAID 0 of unequal members goes round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MdZones {
+    /// As Linux did up to 3.13
+    Original,
+    /// As Linux does since 3.14
+    Alternate,
+}
+
+/// Options that mean nothing to an array of Linux md.
+const NOT_WITH_MD: [&str; 22] = [
+    "config",
+    "takeover",
+    "spares",
+    "wait_for_members",
+    "accept_stale",
+    "cache",
+    "cache_size",
+    "read_ahead",
+    "busy_poll",
+    "connection_threads",
+    "full_stripe_log",
+    "read_deadline",
+    "write_deadline",
+    "max_errors",
+    "rebuild_limit",
+    "scrub_limit",
+    "reshape_limit",
+    "scrub_every",
+    "metrics",
+    "on_event",
+    "smart_every",
+    "control",
+];
 
 /// How fast what goes on beside clients' requests may be.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -169,7 +223,7 @@ pub(crate) struct LimitArgs {
 #[group(multiple = false)]
 pub(crate) struct WantedArgs {
     /// Serve the array with this UUID, and ignore other paths
-    #[arg(long, value_name = "UUID", help_heading = "Finding members")]
+    #[arg(long, value_parser = uuid, value_name = "UUID", help_heading = "Finding members")]
     pub(crate) uuid: Option<Uuid>,
     /// Serve the array with this name, and ignore other paths
     #[arg(long, value_name = "NAME", help_heading = "Finding members")]
@@ -311,6 +365,11 @@ fn metrics_address(text: &str) -> Result<ListenAt, String> {
     ListenAt::parse_with_port(text).ok_or_else(|| {
         format!("'{text}' is not a port, nor an address or a name with one; write for example 9187 or storage.lan:9187")
     })
+}
+
+/// A UUID as everybody writes it, or as mdadm does: with colons.
+fn uuid(text: &str) -> Result<Uuid, uuid::Error> {
+    text.replace(':', "").parse()
 }
 
 fn read_ahead(text: &str) -> Result<ReadAhead, String> {

@@ -62,19 +62,29 @@ pub(super) fn sockets(
     taken: Vec<Parting>,
     private: &PrivateDirectory,
 ) -> Result<Sockets> {
+    let listener = clients_sockets(args, addresses, taken, private)?;
+    let control = control_path(listener.endpoints(), &args.watch, None)?;
+    Ok(Sockets { listener, control: control.map(|path| UnixSocket::bind(&path)).transpose()? })
+}
+
+/// The same without a control socket.
+pub(super) fn clients_sockets(
+    args: &ServeArgs,
+    addresses: &[Vec<SocketAddr>],
+    taken: Vec<Parting>,
+    private: &PrivateDirectory,
+) -> Result<Listener> {
     let ServeArgs { endpoint, members, run, .. } = args;
-    let listener = match inherited(endpoint, addresses)? {
-        Some(listener) => listener.and(Listener::take_over(taken)?.without(|_| true)),
+    match inherited(endpoint, addresses)? {
+        Some(listener) => Ok(listener.and(Listener::take_over(taken)?.without(|_| true))),
         None if !taken.is_empty() => {
-            admit(complete(taken, unix_socket(endpoint, members).as_deref(), addresses)?, endpoint)?
+            admit(complete(taken, unix_socket(endpoint, members).as_deref(), addresses)?, endpoint)
         }
         None => listener(endpoint, addresses, || match run {
             Some(_) if endpoint.socket.is_none() && addresses.is_empty() => private.socket().map(Some),
             _ => Ok(unix_socket(endpoint, members)),
-        })?,
-    };
-    let control = control_path(listener.endpoints(), &args.watch, None)?;
-    Ok(Sockets { listener, control: control.map(|path| UnixSocket::bind(&path)).transpose()? })
+        }),
+    }
 }
 
 /// The sockets that are asked for: those that were taken, and others that are opened; those that nobody asks for any

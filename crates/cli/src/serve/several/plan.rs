@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf, absolute};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use uraid_nbd::{Endpoint, SharedExports, Tls};
 use uraid_serve::fleet::{self, Berth, Change};
 use uraid_serve::server::{Options, Reachable};
@@ -127,6 +127,7 @@ impl ServerPlan {
 impl Plan {
     fn prepare(table: &ArrayTable) -> Result<Prepared> {
         let args = &table.settings.args;
+        ensure!(!args.md.md, Misuse("an array of Linux md is served alone, by `uraid serve --md`".into()));
         if table.is_shared {
             return prepare(args);
         }

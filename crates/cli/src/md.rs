@@ -1,0 +1,75 @@
+//! Arrays of Linux md in files and devices, for the commands that show and serve them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Result, ensure};
+use uraid_md::superblock::Superblock;
+use uraid_md::{Assembly, FileSource, Options, Source, Trouble, assemble, scan};
+use uraid_serve::text::{list, name_members, visible};
+
+/// What paths lead to.
+pub(crate) struct Gathered {
+    /// The arrays, in the order of their UUIDs.
+    pub(crate) arrays: Vec<Assembly>,
+    /// What looks like a member and can't be used.
+    pub(crate) troubles: Vec<Trouble>,
+}
+
+/// Finds the arrays whose members these paths lead to. A file that is named twice counts once.
+///
+/// # Errors
+/// If a path can't be opened, or none leads to a member.
+pub(crate) fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
+    let (mut seen, mut found, mut troubles) = (Vec::new(), Vec::new(), Vec::new());
+    for path in paths {
+        let file = FileSource::open(path)?;
+        if seen.contains(&file.identity()) {
+            continue;
+        }
+        seen.push(file.identity());
+        let source: Arc<dyn Source> = Arc::new(file);
+        let scanned = scan(&path.display().to_string(), &source);
+        found.extend(scanned.found);
+        troubles.extend(scanned.troubles);
+    }
+    let arrays = assemble(found, options);
+    if arrays.is_empty() {
+        let shown: Vec<_> = paths.iter().map(|path| visible(&path.display().to_string())).collect();
+        let reasons: Vec<_> = troubles.iter().map(said).collect();
+        ensure!(reasons.is_empty(), "no member of Linux md can be used: {}", reasons.join("; "));
+        ensure!(!shown.is_empty(), "no path is named");
+        anyhow::bail!("no member of Linux md was found in {}", list(&shown));
+    }
+    Ok(Gathered { arrays, troubles })
+}
+
+/// What is the matter with something.
+pub(crate) fn said(trouble: &Trouble) -> String {
+    format!("{}: {}", visible(&trouble.label), trouble.reason)
+}
+
+/// The array's name for people: without the host that made it, or its UUID if it has none.
+pub(crate) fn name(superblock: &Superblock) -> String {
+    let short = superblock.name.rsplit_once(':').map_or(superblock.name.as_str(), |(_, short)| short);
+    match short {
+        "" => superblock.array.to_string(),
+        short => visible(short),
+    }
+}
+
+/// How the array is, in words; the same whether it can be read or not.
+pub(crate) fn health(assembly: &Assembly) -> String {
+    let Assembly { superblock, missing, array, .. } = assembly;
+    let mut words = Vec::new();
+    if let Err(error) = array {
+        words.push(format!("it can't be read: {error}"));
+    }
+    if superblock.resynced.is_some() {
+        words.push("not stopped cleanly".to_owned());
+    }
+    if !missing.is_empty() {
+        words.push(format!("degraded without {}", name_members(missing)));
+    }
+    if words.is_empty() { "clean".to_owned() } else { words.join(", ") }
+}
