@@ -180,6 +180,13 @@ fn what_is_wrong_is_said() {
     Recipe::change(&members[1], 208, &0_u64.to_le_bytes());
     Recipe::change(&members[1], 200, &501_u64.to_le_bytes());
     assert!(refused(&[], &members[1..]).stderr.contains("Start anyway with --force"));
+    // A path that leads nowhere, or to what can't be read, is told of, and does not hide the rest.
+    let (absent, directory) = (directory.path().join("absent"), directory.path().to_owned());
+    let report = import(&[absent.clone(), members[0].clone(), directory.clone()]);
+    let reason = |index: usize| report["troubles"][index]["reason"].as_str().unwrap();
+    assert!(reason(0).contains("No such file") && reason(1).contains("neither a file nor a block device"));
+    assert_eq!(report["arrays"][0]["members"].as_array().unwrap().len(), 1);
+    assert!(refused(&[], &[absent, directory]).stderr.contains("can't be opened"));
     // Words that mean nothing to such an array.
     let spare = run(command(&["--spare", "x"], &members)).code_is(2).stderr;
     assert!(spare.contains("cannot be used with"), "{spare}");

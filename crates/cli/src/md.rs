@@ -19,17 +19,24 @@ pub(crate) struct Gathered {
 /// Finds the arrays whose members these paths lead to. A file that is named twice counts once.
 ///
 /// # Errors
-/// If a path can't be opened, or none leads to a member.
+/// If none leads to a member.
 pub(crate) fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
     let (mut seen, mut found, mut troubles) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
-        let file = FileSource::open(path)?;
+        let label = path.display().to_string();
+        let file = match FileSource::open(path) {
+            Ok(file) => file,
+            Err(error) => {
+                troubles.push(Trouble { label, reason: error.into() });
+                continue;
+            }
+        };
         if seen.contains(&file.identity()) {
             continue;
         }
         seen.push(file.identity());
         let source: Arc<dyn Source> = Arc::new(file);
-        let scanned = scan(&path.display().to_string(), &source);
+        let scanned = scan(&label, &source);
         found.extend(scanned.found);
         troubles.extend(scanned.troubles);
     }

@@ -175,10 +175,11 @@ fn of_one(found: Vec<Found>, options: &Options) -> Option<Assembly> {
     Some(Assembly { superblock: right, members, missing, array })
 }
 
-/// The superblock that is right: that with most events. That of a spare knows less, and counts only if there is no
-/// other.
+/// The superblock that is right: that with most events, and of several the one with whose shape of the array most agree.
+/// That of a spare knows less, and counts only if there is no other.
 fn right(found: &[Found]) -> Option<&Superblock> {
-    let rank = |superblock: &&Superblock| (superblock.role() != Role::Spare, superblock.events);
+    let agreeing = |one: &Superblock| found.iter().filter(|other| has_same_shape(one, &other.superblock)).count();
+    let rank = |superblock: &&Superblock| (superblock.role() != Role::Spare, superblock.events, agreeing(superblock));
     // The first of several.
     found.iter().map(|member| &member.superblock).rev().max_by_key(rank)
 }
@@ -194,7 +195,7 @@ fn standing(right: &Superblock, member: &Found) -> Standing {
         _ if behind > BEHIND_MAX => LeftOut::Behind { events: behind },
         _ if !has_same_shape(own, right) => LeftOut::OtherShape,
         (_, Role::Active(slot)) if slot < right.raid_disks => {
-            return match own.recovered {
+            return match own.recovered.filter(|&recovered| recovered < own.data_size) {
                 Some(recovered) => Standing::Recovering { slot, recovered },
                 None => Standing::Active { slot },
             };
@@ -217,14 +218,18 @@ fn has_same_shape(one: &Superblock, other: &Superblock) -> bool {
     shape(one) == shape(other)
 }
 
-/// Lets one member have each slot: one that has all of its content goes before one that is being brought up to date.
+/// Lets one member have each slot: one that has all of its content goes before one that is being brought up to date,
+/// and both before one that is to take its place.
 /// Returns why the array can't be read, if there is no telling.
 fn seat(found: &[Found], standings: &mut [Standing]) -> Option<AssembleError> {
     // From the best claim to the worst.
-    let claim = |index: usize, standing: &Standing| match standing {
-        Standing::Active { slot } => Some((*slot, u64::MAX, index)),
-        Standing::Recovering { slot, recovered } => Some((*slot, recovered.0, index)),
-        Standing::LeftOut(_) => None,
+    let claim = |index: usize, standing: &Standing| {
+        let is_own = found.get(index).is_some_and(|member| !member.superblock.is_replacement);
+        match standing {
+            Standing::Active { slot } => Some((*slot, (u64::MAX, is_own), index)),
+            Standing::Recovering { slot, recovered } => Some((*slot, (recovered.0, is_own), index)),
+            Standing::LeftOut(_) => None,
+        }
     };
     let mut claims: Vec<_> =
         standings.iter().enumerate().filter_map(|(index, standing)| claim(index, standing)).collect();
@@ -236,6 +241,7 @@ fn seat(found: &[Found], standings: &mut [Standing]) -> Option<AssembleError> {
             Some((held, holders_part, by)) if held == slot => {
                 if part == holders_part {
                     twice.get_or_insert(AssembleError::Twice { one: label(by), other: label(index), slot });
+                    continue;
                 }
                 standings[index] = Standing::LeftOut(LeftOut::Replaced { by: label(by) });
             }
@@ -322,7 +328,7 @@ impl fmt::Display for LeftOut {
             Self::Spare => f.write_str("a spare"),
             Self::Journal => f.write_str("a write journal"),
             Self::Joining => f.write_str("not rebuilt"),
-            Self::OtherShape => f.write_str("it describes another array under the same UUID"),
+            Self::OtherShape => f.write_str("describes another array under the same UUID"),
             Self::Replaced { by } => write!(f, "{by} has its slot"),
         }
     }

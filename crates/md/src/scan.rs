@@ -6,7 +6,7 @@ use std::sync::Arc;
 use uraid_layout::{Bytes, SECTOR_BYTES};
 
 use crate::partitions::{Partition, PartitionError, partitions};
-use crate::source::{Source, Window};
+use crate::source::{OpenError, Source, Window};
 use crate::superblock::{BadRange, Holding, Superblock, SuperblockError, Version, find};
 
 /// A device with a sound superblock.
@@ -40,6 +40,9 @@ pub enum TroubleReason {
     /// Its partition table.
     #[error(transparent)]
     Partitions(#[from] PartitionError),
+    /// It is not there, or nothing that could be read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
 }
 
 /// What devices hold.

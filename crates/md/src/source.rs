@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use uraid_layout::Bytes;
@@ -32,19 +32,11 @@ pub struct FileSource {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The system says why.
-    #[error("can't open {}: {source}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    #[error("it can't be opened: {0}")]
+    Io(#[from] io::Error),
     /// It is a directory, a socket, a terminal...
-    #[error("{} is neither a file nor a block device", path.display())]
-    Kind {
-        /// Which.
-        path: PathBuf,
-    },
+    #[error("it is neither a file nor a block device")]
+    Kind,
 }
 
 impl FileSource {
@@ -53,16 +45,15 @@ impl FileSource {
     /// # Errors
     /// [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let failed = |source| OpenError::Io { path: path.to_owned(), source };
         // Opening a pipe would wait for its other end.
-        let metadata = fs::metadata(path).map_err(failed)?;
+        let metadata = fs::metadata(path)?;
         let kind = metadata.file_type();
         if !kind.is_file() && !kind.is_block_device() {
-            return Err(OpenError::Kind { path: path.to_owned() });
+            return Err(OpenError::Kind);
         }
-        let mut file = File::open(path).map_err(failed)?;
+        let mut file = File::open(path)?;
         // Metadata of a device have no size.
-        let size = Bytes(file.seek(SeekFrom::End(0)).map_err(failed)?);
+        let size = Bytes(file.seek(SeekFrom::End(0))?);
         let identity = match kind.is_block_device() {
             true => (u64::MAX, metadata.rdev()),
             false => (metadata.dev(), metadata.ino()),

@@ -79,14 +79,14 @@ fn open(args: &ServeArgs) -> Result<(Superblock, Array)> {
     }
     for member in &assembly.members {
         if !matches!(member.standing, Standing::Active { .. }) {
-            tracing::warn!("member {} is {}", visible(&member.label), member.standing);
+            tracing::warn!("member {}: {}", visible(&member.label), member.standing);
         }
     }
     let health = health(&assembly);
     let Assembly { superblock, missing, array, .. } = assembly;
     let array = array?;
     if !missing.is_empty() || superblock.resynced.is_some() {
-        tracing::warn!("the array is {health}");
+        tracing::warn!("the array: {health}");
     }
     ensure!(array.capacity() > Bytes(0), "the array has no room for content");
     Ok((superblock, array))

@@ -2,7 +2,9 @@
 //!
 //! Source: `include/uapi/linux/raid/md_p.h` and `super_1_load` of Linux.
 
-use uraid_layout::{DiskSector, Sectors};
+use std::ops::Range;
+
+use uraid_layout::{DiskSector, SECTOR_BYTES, Sectors};
 
 use super::content::{ArrayUuid, BadRange, Level, Role, Superblock, SuperblockError, Version};
 use crate::bytes::{Fields, word_sum};
@@ -89,12 +91,13 @@ pub(super) fn decode(
         return Err(SuperblockError::Misplaced { found: place.0, said });
     }
     let superblock = read().ok_or(SuperblockError::Unsound("it has no members, or more than there can be"))?;
-    check(&superblock, device)?;
+    let own = place.0..place.0 + (covered.len() as u64).div_ceil(SECTOR_BYTES);
+    check(&superblock, &own, device)?;
     Ok(superblock)
 }
 
-/// Holds what a superblock says of its device against that.
-fn check(superblock: &Superblock, device: Sectors) -> Result<(), SuperblockError> {
+/// Holds what a superblock, which is in these sectors, says of its device against that.
+fn check(superblock: &Superblock, own: &Range<u64>, device: Sectors) -> Result<(), SuperblockError> {
     let Superblock { data_offset, data_size, member_size, level, bad_blocks, .. } = superblock;
     let end = data_offset.0.checked_add(data_size.0);
     let end = end.ok_or(SuperblockError::Unsound("its data end beyond what can be counted"))?;
@@ -104,6 +107,9 @@ fn check(superblock: &Superblock, device: Sectors) -> Result<(), SuperblockError
     }
     if end > device.0 {
         return Err(SuperblockError::Short { found: device.0, wanted: end });
+    }
+    if own.start < end && data_offset.0 < own.end {
+        return Err(SuperblockError::Unsound("its data begin before it ends, or end behind its beginning"));
     }
     if level.is_even() && member_size > data_size && superblock.role() != Role::Journal {
         return Err(SuperblockError::Unsound("the array uses more of it than it has"));

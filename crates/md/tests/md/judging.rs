@@ -78,20 +78,34 @@ fn a_copy_of_a_member_is_refused_and_an_old_copy_left_out() {
     assert!(content(&assembly) == wanted);
 }
 
-#[test]
-fn a_replacement_that_is_not_ready_waits() {
+/// An array with another member for slot 1, with these features, of which so many sectors are ready.
+fn with_replacement(features: u32, ready: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
     let recipe = Recipe::new(2, 5, 2, 3);
     let (mut members, wanted) = made(&recipe);
     let mut next = recipe.blank(1);
-    recipe.change(&mut next, 8, &18_u32.to_le_bytes());
+    recipe.change(&mut next, 8, &features.to_le_bytes());
     recipe.change(&mut next, 160, &3_u32.to_le_bytes());
-    recipe.change(&mut next, 152, &8_u64.to_le_bytes());
+    recipe.change(&mut next, 152, &ready.to_le_bytes());
     members.push(next);
     // All of them know the role of device 3.
     members.iter_mut().for_each(|member| recipe.change(member, 256 + 6, &1_u16.to_le_bytes()));
-    let assembly = assembled(&members, &Options::default());
-    assert_eq!(assembly.members[3].standing.to_string(), "b has its slot: left out");
-    assert!(assembly.missing.is_empty() && content(&assembly) == wanted);
+    (members, wanted)
+}
+
+/// Whether it is ready or not (8 of 64 sectors), by its features or by its numbers.
+#[test]
+fn a_replacement_waits_while_the_member_is_there() {
+    for (features, ready) in [(18, 8), (18, 64), (18, u64::MAX), (16, 0)] {
+        let (mut members, wanted) = with_replacement(features, ready);
+        for _ in 0..2 {
+            let assembly = assembled(&members, &Options::default());
+            let said: Vec<_> = assembly.members.iter().map(|member| member.standing.to_string()).collect();
+            assert_eq!(said.iter().filter(|said| *said == "active").count(), 3, "{features} {ready}: {said:?}");
+            assert!(said.iter().any(|said| said.ends_with("has its slot: left out")), "{said:?}");
+            assert!(assembly.missing.is_empty() && content(&assembly) == wanted, "{features} {ready}");
+            members.reverse();
+        }
+    }
 }
 
 #[test]
@@ -108,9 +122,15 @@ fn who_describes_another_array_under_the_same_uuid_is_left_out() {
     let recipe = Recipe::new(2, 5, 2, 3);
     let (mut members, wanted) = made(&recipe);
     recipe.change(&mut members[0], 88, &16_u32.to_le_bytes());
-    let assembly = one(found(&[members[1].clone(), members[2].clone(), members[0].clone()]).found, &Options::default());
-    assert_eq!(assembly.members[2].standing.to_string(), "it describes another array under the same UUID: left out");
-    assert!(content(&assembly) == wanted);
+    // Two that agree are right, in whatever order they are named.
+    for order in [[1, 2, 0], [0, 1, 2], [1, 0, 2]] {
+        let named = order.map(|slot: usize| members[slot].clone());
+        let assembly = one(found(&named).found, &Options::default());
+        let odd = order.iter().position(|&slot| slot == 0).unwrap();
+        let said = assembly.members[odd].standing.to_string();
+        assert_eq!(said, "describes another array under the same UUID: left out", "{order:?}");
+        assert!(content(&assembly) == wanted, "{order:?}");
+    }
 }
 
 #[test]

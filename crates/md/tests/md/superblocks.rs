@@ -83,6 +83,9 @@ fn every_refusal_says_what_is_wrong() {
     assert!(changed(136, &[4]).contains("no room for data"));
     assert!(changed(136, &[65]).contains("it ends after 128 sectors, and its data after 129: it was cut short"));
     assert!(changed(128, &[0xff; 8]).contains("beyond what can be counted"));
+    for offset in [0_u64, 8] {
+        assert!(changed(128, &offset.to_le_bytes()).contains("its data begin before it ends"), "{offset}");
+    }
     assert!(changed(92, &[0, 0]).contains("no members"));
     assert!(changed(220, &[0xff, 0xff]).contains("more devices than there can be"));
     assert!(changed(80, &[65]).contains("uses more of it than it has"));
