@@ -175,8 +175,8 @@ fn of_one(found: Vec<Found>, options: &Options) -> Option<Assembly> {
     Some(Assembly { superblock: right, members, missing, array })
 }
 
-/// The superblock that is right: that with most events, and of several the one with whose shape of the array most agree.
-/// That of a spare knows less, and counts only if there is no other.
+/// The superblock that is right: that with most events, and of several the one with whose shape of the array most
+/// agree. That of a spare knows less, and counts only if there is no other.
 fn right(found: &[Found]) -> Option<&Superblock> {
     let agreeing = |one: &Superblock| found.iter().filter(|other| has_same_shape(one, &other.superblock)).count();
     let rank = |superblock: &&Superblock| (superblock.role() != Role::Spare, superblock.events, agreeing(superblock));
