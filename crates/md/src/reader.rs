@@ -98,11 +98,8 @@ impl Array {
                 buf[..len].copy_from_slice(&sector[within..within + len]);
                 len
             } else {
-                let run = self.geometry.locate(lba).ok_or(ReadError::BeyondEnd)?.run;
-                let run = usize::try_from(run.0.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX);
-                let len = run.min(PIECE_BYTES_MAX).min(buf.len() - buf.len() % SECTOR);
-                self.read_piece(lba, &mut buf[..len])?;
-                len
+                let whole = buf.len() - buf.len() % SECTOR;
+                self.read_piece(lba, &mut buf[..whole])?
             };
             buf = &mut buf[len..];
             at += len as u64;
@@ -110,20 +107,26 @@ impl Array {
         Ok(())
     }
 
-    /// Fills `buf`, whole sectors of one chunk.
-    fn read_piece(&self, lba: Lba, buf: &mut [u8]) -> Result<(), ReadError> {
+    /// Fills `buf`, which is whole sectors, as far as its first chunk goes, and returns how many bytes that are.
+    fn read_piece(&self, lba: Lba, buf: &mut [u8]) -> Result<usize, ReadError> {
         let located = self.geometry.locate(lba).ok_or(ReadError::BeyondEnd)?;
+        let run = usize::try_from(located.run.0.saturating_mul(SECTOR_BYTES)).unwrap_or(usize::MAX);
+        let len = run.min(PIECE_BYTES_MAX).min(buf.len());
+        let buf = &mut buf[..len];
         if located.copies.iter().any(|copy| self.read_member(copy.slot, copy.sector, buf)) {
-            return Ok(());
+            return Ok(len);
         }
         if self.geometry.stripe(lba).is_some_and(|stripe| self.compute(&stripe, buf)) {
-            return Ok(());
+            return Ok(len);
         }
         if buf.len() <= SECTOR {
             return Err(ReadError::Lost(lba));
         }
         // Other members may have what one lacks, sector by sector.
-        (lba.0..).zip(buf.chunks_mut(SECTOR)).try_for_each(|(lba, sector)| self.read_piece(Lba(lba), sector))
+        for (lba, sector) in (lba.0..).zip(buf.chunks_mut(SECTOR)) {
+            self.read_piece(Lba(lba), sector)?;
+        }
+        Ok(len)
     }
 
     /// Reads from a member; false if it is missing, or does not have that.

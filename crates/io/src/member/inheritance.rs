@@ -61,7 +61,8 @@ fn left() -> MutexGuard<'static, Vec<File>> {
     LEFT.lock().expect("nobody panics with it")
 }
 
-/// Whether a file is the one that a path leads to.
+/// Whether a file is the one that a path leads to. A [`FileId`](super::FileId) would not tell a loop device from the
+/// file that it is made of, and these are locked each for itself.
 fn is_at(file: &File, path: &Path) -> bool {
     let (Ok(one), Ok(other)) = (file.metadata(), path.metadata()) else { return false };
     if one.file_type().is_block_device() && other.file_type().is_block_device() {

@@ -276,10 +276,7 @@ fn descriptors_that_would_block_do_not() {
 
 #[test]
 fn extended_headers_stay_what_was_agreed_on() {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("nbd.sock");
-    let path = socket.clone();
-    let first = Running::start(info(), Finish::AtOnce, move || Listener::unix(&path).unwrap());
+    let (first, _directory, socket) = Running::first();
     let mut client = Client::extended_handshake(connect(&socket));
     first.order(Order::End(Ending::HandOver));
     let (partings, _) = first.partings();

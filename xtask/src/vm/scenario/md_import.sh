@@ -1,4 +1,5 @@
-# Linux md makes arrays of every level, layout and version, whole, degraded and half rebuilt; `uraid serve --md` reads each from its members.
+# Linux md makes arrays of every level, layout and version, whole, degraded and half rebuilt; `uraid serve --md` reads
+# each from its members.
 
 
 # What is on /dev/md0 gets into it, and into /run/expected: content from the pool, from block $1 on.
