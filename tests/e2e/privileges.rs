@@ -330,6 +330,18 @@ fn there_is_no_sandbox_unless_one_is_asked_for() {
 }
 
 #[test]
+fn the_user_that_is_told_is_who_the_system_says() {
+    let array = Array::create(&shape::raid1_of_2());
+    let mut command = Server::command(&array, array.members(), &[]);
+    command.env("USER", "somebody-else");
+    let server = Server::spawn(command, array.socket()).unwrap();
+    let mut own = Command::new("id");
+    own.arg("-un");
+    assert_eq!(status(&array)["user"], run(own).success().text().trim());
+    let _ = server.stop();
+}
+
+#[test]
 fn programs_run_in_the_sandbox_where_they_are_asked_for() {
     let user = if is_root() { &["--user", USER][..] } else { &[] };
     for more in [&[][..], user] {

@@ -1,6 +1,5 @@
 //! What a server has given up: whatever it is refused for that reason gets an explanation.
 
-use std::env;
 use std::io;
 
 use anyhow::Error;
@@ -13,6 +12,8 @@ use crate::protocol::Sandbox;
 pub struct Confinement {
     /// The user that the server became when it had started.
     pub user: Option<String>,
+    /// The user that it was started as.
+    pub started_as: String,
     /// What the kernel refuses to it.
     pub sandbox: Sandbox,
 }
@@ -40,10 +41,9 @@ impl Confinement {
         )
     }
 
-    /// The user that the server runs as, by name if it is known.
-    pub(crate) fn user(&self) -> String {
-        let named = self.user.clone().or_else(|| env::var("USER").ok());
-        named.unwrap_or_else(|| geteuid().as_raw().to_string())
+    /// The user that the server runs as.
+    pub(crate) fn user(&self) -> &str {
+        self.user.as_ref().unwrap_or(&self.started_as)
     }
 }
 
@@ -68,6 +68,7 @@ mod tests {
     fn a_refusal_is_explained_by_what_was_given_up() {
         let confinement = |user: Option<&str>, paths| Confinement {
             user: user.map(str::to_owned),
+            started_as: "root".into(),
             sandbox: Sandbox { paths, calls: paths },
         };
         let error = |kind| Err::<(), _>(io::Error::from(kind)).context("/srv/d3: can't open it").unwrap_err();

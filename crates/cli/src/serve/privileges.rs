@@ -152,7 +152,7 @@ impl Privileges {
     /// What errors are explained by.
     pub(super) fn confinement(&self) -> Confinement {
         let user = self.heir.as_ref().map(|heir| heir.name.clone());
-        Confinement { user, sandbox: self.sandbox.told() }
+        Confinement { user, started_as: own_name(), sandbox: self.sandbox.told() }
     }
 
     /// Whether the server may run programs once it has started.
@@ -185,6 +185,12 @@ impl Privileges {
         ensure!(getppid() == self.parent, "the process that started the server has ended");
         Ok(())
     }
+}
+
+/// The user that this process runs as, by name if the system knows one: variables say what somebody else has set.
+fn own_name() -> String {
+    let own = nix::unistd::geteuid();
+    User::from_uid(own).ok().flatten().map_or_else(|| own.to_string(), |user| user.name)
 }
 
 impl Heir {

@@ -48,7 +48,7 @@ pub(super) fn status(
         metrics: place.metrics.map(|address| address.to_string()),
         config: config.as_ref().map(|config| config.path.display().to_string()),
         config_array: config.as_ref().and_then(|config| config.array.clone()),
-        user: confinement.user(),
+        user: confinement.user().to_owned(),
         sandbox: confinement.sandbox,
         read_only: *is_read_only,
         connection_threads: *connection_threads,
