@@ -8,6 +8,9 @@ use uraid_md::superblock::Superblock;
 use uraid_md::{Assembly, FileSource, Options, Source, Trouble, assemble, scan};
 use uraid_serve::text::{list, name_members, visible};
 
+/// So many missing members are named; of more it is said how many there are.
+const MEMBERS_NAMED: usize = 16;
+
 /// What paths lead to.
 pub(crate) struct Gathered {
     /// The arrays, in the order of their UUIDs.
@@ -76,7 +79,31 @@ pub(crate) fn health(assembly: &Assembly) -> String {
         words.push("not stopped cleanly".to_owned());
     }
     if !missing.is_empty() {
-        words.push(format!("degraded without {}", name_members(missing)));
+        words.push(format!("degraded without {}", lacking(missing, superblock.raid_disks)));
+    }
+    if array.as_ref().is_ok_and(|array| array.capacity().0 == 0) {
+        words.push("it has no content: its size is 0".to_owned());
     }
     if words.is_empty() { "clean".to_owned() } else { words.join(", ") }
+}
+
+/// The members that an array of so many lacks.
+fn lacking(missing: &[u16], members: u16) -> String {
+    if missing.len() > MEMBERS_NAMED {
+        format!("{} of its {members} members", missing.len())
+    } else {
+        name_members(missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_missing_members_are_counted() {
+        assert_eq!(lacking(&[3], 4), "member 3");
+        assert_eq!(lacking(&(0..16).collect::<Vec<_>>(), 384).split(", ").count(), 15);
+        assert_eq!(lacking(&(0..17).collect::<Vec<_>>(), 384), "17 of its 384 members");
+    }
 }
