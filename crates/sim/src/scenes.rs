@@ -38,6 +38,7 @@ macro_rules! scenes {
 
 scenes! {
     failures::a_member_from_earlier_lives_is_set_aside,
+    failures::members_of_two_copies_are_no_array,
     failures::a_write_that_too_many_members_fail_is_not_acknowledged,
     failures::nothing_is_healed_from_parity_that_may_be_wrong,
     unflushed::content_that_a_failed_flush_left_is_written_again,

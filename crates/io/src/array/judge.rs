@@ -161,6 +161,20 @@ pub enum Refusal {
         /// The array.
         array: Uuid,
     },
+    /// Members of two copies of an array, each of which was used.
+    #[error(
+        "{first} and {second} are of two copies of array {array}, and each was used without the other: what the array \
+         has would be a mixture. Name the members of one copy only, with --degraded where it lacks some",
+        first = first.display(), second = second.display()
+    )]
+    Diverged {
+        /// One of them.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+        /// The array.
+        array: Uuid,
+    },
     /// Two halves went on without each other.
     #[error(
         "split brain: {first} says that member {second_slot} failed, and {second} says that member {first_slot} \
@@ -213,6 +227,10 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
         if behind.spec != newest.spec && !grows(newest, behind) && !reshapes(newest, behind) {
             let (first, second) = (newest_path(), candidate.path.clone());
             return Err(Refusal::Contradiction { first, second, array: superblock.array });
+        }
+        if has_diverged(newest, behind) {
+            let (first, second) = (newest_path(), candidate.path.clone());
+            return Err(Refusal::Diverged { first, second, array: superblock.array });
         }
     }
     for &(index, _) in &set_aside {
@@ -336,6 +354,13 @@ fn is_active(superblock: &Superblock, slot: MemberIndex) -> bool {
     superblock.slots.get(slot.index()).is_some_and(|entry| entry.state == SlotState::Active)
 }
 
+/// Whether a member has another past than the newest superblock: rounds of one epoch have one generation, and the round
+/// before that may have had the former one.
+fn has_diverged(newest: &Superblock, member: &Superblock) -> bool {
+    let is_former = member.epoch < newest.epoch && member.generation == newest.former;
+    member.generation != newest.generation && !is_former && !planted!(DivergedAccepted)
+}
+
 /// Whether the array has just grown, and a member was not reached by the round that says so: it has the room already.
 fn grows(newest: &Superblock, behind: &Superblock) -> bool {
     let (size, spec) = (behind.spec.member_size, Spec { member_size: newest.spec.member_size, ..behind.spec });
@@ -431,6 +456,28 @@ mod tests {
         }
         let verdict = judge(&all).unwrap();
         assert_eq!((verdict.missing(), verdict.set_aside), (MemberSet::EMPTY, vec![(3, SetAside::Left)]));
+    }
+
+    /// Two copies of an array are used, and then some members of each are named: a number that nobody can guess tells
+    /// them apart, in the same epoch and in adjacent ones.
+    #[test]
+    fn members_of_two_copies_are_no_array() {
+        let (common, one, other) = (Uuid::from_u128(20), Uuid::from_u128(21), Uuid::from_u128(22));
+        let all = |runs: [(u64, Uuid, Uuid); 4]| -> Vec<_> {
+            let mut all = mirror([&[]; 4]);
+            for (Candidate { superblock, .. }, (epoch, generation, former)) in all.iter_mut().zip(runs) {
+                (superblock.epoch, superblock.generation, superblock.former) = (Epoch(epoch), generation, former);
+            }
+            all
+        };
+        let (old, in_one, in_other) = ((4, common, common), (5, one, common), (5, other, common));
+        assert!(judge(&all([in_one; 4])).is_ok());
+        assert!(judge(&all([in_one, old, in_one, old])).is_ok(), "a round was cut off that begins a run");
+        let later = (6, one, common);
+        assert!(judge(&all([later, in_one, later, later])).is_ok(), "another one of that run was");
+        let is_refused = |runs| matches!(judge(&all(runs)), Err(Refusal::Diverged { .. }));
+        assert!(is_refused([in_one, in_one, in_other, in_other]));
+        assert!(is_refused([later, later, later, in_other]), "one epoch behind, but of another run");
     }
 
     /// Members 1 and 3 begin a round without the others, which the power cuts off: member 3 does not have it. Then it

@@ -34,6 +34,8 @@ pub(super) struct Array {
     pub(super) geometry: Geometry,
     pub(super) areas: Areas,
     pub(super) members: Members,
+    /// Which of several copies of an array it is.
+    pub(super) line: u64,
 }
 
 /// A life of it.
@@ -73,6 +75,7 @@ impl Array {
             integrity,
             generation: Uuid::nil(),
             journal: Uuid::nil(),
+            former: Uuid::nil(),
             epoch: Epoch(1),
             revision: Revision(0),
             is_clean: true,
@@ -85,7 +88,7 @@ impl Array {
         };
         let superblocks: Vec<Superblock> = (0..members).map(superblock).collect();
         let members = Members::new(&superblocks);
-        Self { geometry, areas, members }
+        Self { geometry, areas, members, line: 0 }
     }
 
     /// How many blocks it has for content.
@@ -138,7 +141,7 @@ impl Array {
         check_presence(&verdict, &candidates, options).map_err(|error| error.to_string())?;
         let accepted = self.geometry.all_members().minus(verdict.missing());
         let disk = SimDisk::new(self.members.only(accepted), Random::new(1), Trace::default());
-        let generation = Uuid::from_u64_pair(verdict.superblock.epoch.0, 0x9);
+        let generation = Uuid::from_u64_pair(verdict.superblock.epoch.0, 0x9 + self.line);
         let assembled = Assembled::new(disk.clone(), &verdict, &candidates, access, generation);
         let mut assembled = assembled.map_err(|error| error.to_string())?;
         if opening == Opening::Recovered && assembled.needs_recovery() {

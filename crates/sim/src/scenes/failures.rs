@@ -22,6 +22,22 @@ pub(super) fn a_member_from_earlier_lives_is_set_aside() -> Result<(), String> {
     Ok(())
 }
 
+/// All members are copied, and both copies are used equally often; then a member of one is put into the other.
+pub(super) fn members_of_two_copies_are_no_array() -> Result<(), String> {
+    let arrays = [(Level::Raid1, Consistency::None), (RAID5, Consistency::Bitmap), (RAID5, Consistency::Log)];
+    for (level, consistency) in arrays {
+        let array = Array::new(level, 3, consistency, Integrity::None, 4).with_written(0..4, 1)?;
+        let copy = Array { line: 1, ..array.clone() };
+        let (mut mixed, other) = (array.with_written(0..4, 2)?, copy.with_written(0..4, 3)?);
+        let slot = MemberIndex(1);
+        mixed.members.replace(slot, other.members.get(slot).cloned());
+        if mixed.judge().is_ok() {
+            return Err(format!("{level:?}, {consistency:?}: a member of the other copy is accepted"));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn a_write_that_too_many_members_fail_is_not_acknowledged() -> Result<(), String> {
     let arrays =
         [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid1, 2, Consistency::Log), (RAID5, 3, Consistency::Log)];
