@@ -8,7 +8,8 @@
 mod isal;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use uraid_io::xor::xor_into;
+use uraid_io::xor::{combine_into, xor_into};
+use uraid_layout::field::Factor;
 
 /// What the engine's buffers are aligned to.
 const PAGE: usize = 4096;
@@ -42,6 +43,30 @@ fn xor(criterion: &mut Criterion) {
     }
 }
 
+/// Q of RAID 6, whose factors are powers of 2, and what two lost units take, whose factors are any.
+fn combine(criterion: &mut Criterion) {
+    for count in [4_usize, 8, 14] {
+        let mut group = criterion.benchmark_group(format!("combine/{count} sources"));
+        for len in [4 << 10, 64 << 10] {
+            let memory: Vec<Vec<u8>> = (0_u8..).take(count).map(|byte| vec![byte; len]).collect();
+            let with = |factor: fn(usize) -> Factor| {
+                let sources = memory.iter().map(Vec::as_slice);
+                sources.enumerate().map(|(place, source)| (source, factor(place))).collect::<Vec<_>>()
+            };
+            let (powers, any) = (with(Factor::power), with(|place| Factor::power(37 * (place + 1))));
+            let mut target = vec![0; len];
+            group.throughput(Throughput::Bytes((len * count) as u64));
+            group.bench_function(BenchmarkId::new("powers of 2", len), |bencher| {
+                bencher.iter(|| combine_into(&mut target, &powers));
+            });
+            group.bench_function(BenchmarkId::new("any factors", len), |bencher| {
+                bencher.iter(|| combine_into(&mut target, &any));
+            });
+        }
+        group.finish();
+    }
+}
+
 /// Four data chunks and their parity, every buffer on a page of its own as in the engine.
 fn beside_isal(criterion: &mut Criterion) {
     if cfg!(not(isal)) {
@@ -67,5 +92,5 @@ fn left_out() {
     eprintln!("ISA-L is left out: its header and library were not there at build time (Debian: libisal-dev)");
 }
 
-criterion_group!(benches, beside_isal, xor);
+criterion_group!(benches, beside_isal, xor, combine);
 criterion_main!(benches);

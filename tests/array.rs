@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::binary;
 use crate::image::assert_same;
-use crate::placement::{MemberRow, Placement};
+use crate::placement::{MemberRow, Placement, product};
 use crate::process::Output;
 use crate::shape::{MEMBER_BYTES, Shape};
 
@@ -239,18 +239,18 @@ impl Content {
         units.map(|unit| self.chunk(self.placement.copies(unit)[0])).collect::<Vec<_>>().concat()
     }
 
-    /// Fails unless every parity group XORs to zero and every copy equals its original.
+    /// Fails unless every parity group agrees and every copy equals its original.
     #[track_caller]
     pub fn assert_consistent(&self, what: &str) {
         for group in self.placement.groups() {
             let mut sum = vec![0; self.chunk_bytes];
-            for &place in &group {
+            for &(place, factor) in &group {
                 for (byte, &operand) in sum.iter_mut().zip(self.chunk(place)) {
-                    *byte ^= operand;
+                    *byte ^= if factor == 1 { operand } else { product(operand, factor) };
                 }
             }
             if let Some(at) = sum.iter().position(|&byte| byte != 0) {
-                panic!("{what}: the group of (slot, row) {group:?} does not XOR to zero from byte {at} of the chunk");
+                panic!("{what}: the group of (slot, row) {group:?} does not agree from byte {at} of the chunk");
             }
         }
     }

@@ -34,7 +34,8 @@ macro_rules! for_every_shape {
         $crate::for_shapes!($check:
             raid0_of_4, raid1_of_2, raid1_of_3, raid10_of_4, raid10_of_5, raid10_of_5_with_3_copies, raid5_of_3,
             raid5_of_5_left_symmetric, raid5_of_5_left_asymmetric, raid5_of_5_right_symmetric,
-            raid5_of_5_right_asymmetric, rm2_of_7_adjacent, rm2_of_7_partitioned, rm2_of_6);
+            raid5_of_5_right_asymmetric, raid6_of_4, raid6_of_6_right_asymmetric, rm2_of_7_adjacent,
+            rm2_of_7_partitioned, rm2_of_6);
     };
 }
 

@@ -42,7 +42,7 @@ impl Shape {
                 copies = count.to_string();
                 options.extend(["--copies", &copies]);
             }
-            Level::Raid5(rotation) => options.extend(["--layout", rotation.name()]),
+            Level::Raid5(rotation) | Level::Raid6(rotation) => options.extend(["--layout", rotation.name()]),
             Level::Rm2 { seed, rows } => {
                 height = (seed.len() + 1).to_string();
                 options.extend(["--rm2-m", &height, "--layout", rows.name()]);
@@ -122,6 +122,18 @@ pub fn raid5_of_5_right_asymmetric() -> Shape {
     raid5_of_5("RAID 5 right-asymmetric", Rotation::RightAsymmetric, 64)
 }
 
+/// The smallest RAID 6.
+#[must_use]
+pub fn raid6_of_4() -> Shape {
+    raid6("RAID 6 of 4", Rotation::LeftSymmetric, 4, 4, vec![0, 1, 3])
+}
+
+/// RAID 6 whose data does not begin after its parities.
+#[must_use]
+pub fn raid6_of_6_right_asymmetric() -> Shape {
+    raid6("RAID 6 right-asymmetric", Rotation::RightAsymmetric, 6, 64, vec![0, 2, 5])
+}
+
 /// The published RM2 example, N = 7 and M = 3.
 #[must_use]
 pub fn rm2_of_7_adjacent() -> Shape {
@@ -155,6 +167,8 @@ pub fn all() -> Vec<Shape> {
         raid5_of_5_left_asymmetric(),
         raid5_of_5_right_symmetric(),
         raid5_of_5_right_asymmetric(),
+        raid6_of_4(),
+        raid6_of_6_right_asymmetric(),
         rm2_of_7_adjacent(),
         rm2_of_7_partitioned(),
         rm2_of_6(),
@@ -163,6 +177,11 @@ pub fn all() -> Vec<Shape> {
 
 fn raid5_of_5(name: &'static str, rotation: Rotation, chunk_kib: usize) -> Shape {
     shape(name, Level::Raid5(rotation), 5, Some(chunk_kib), singles(5), Some(vec![1, 3]))
+}
+
+fn raid6(name: &'static str, rotation: Rotation, members: usize, chunk_kib: usize, fatal: Vec<usize>) -> Shape {
+    let tolerated = [singles(members), pairs(members)].concat();
+    shape(name, Level::Raid6(rotation), members, Some(chunk_kib), tolerated, Some(fatal))
 }
 
 fn rm2(name: &'static str, members: usize, seed: Vec<(usize, usize)>, rows: Rows, chunk_kib: usize) -> Shape {

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use uraid_tests::binary;
 use uraid_tests::image::Random;
 use uraid_tests::nbd::{Client, Command};
-use uraid_tests::placement::{Level, Placement, Rotation, Rows};
+use uraid_tests::placement::{Group, Level, Placement, Rotation, Rows};
 use uraid_tests::process::Process;
 use uraid_tests::run::client_command;
 use uraid_tests::shape;
@@ -36,6 +36,24 @@ fn raid5_matches_the_published_figure() {
     }
 }
 
+/// The comment of md's `raid5_compute_sector` for its left-symmetric RAID 6, and the powers of the paper's generator.
+#[test]
+fn raid6_matches_the_published_tables() {
+    let placement = Placement::new(&Level::Raid6(Rotation::LeftSymmetric), 5, 5);
+    let figure = [[-2, 0, 1, 2, -1], [3, 4, 5, -1, -2], [7, 8, -1, -2, 6], [11, -1, -2, 9, 10], [-1, -2, 12, 13, 14]];
+    assert_eq!(placement.units(), 15);
+    for unit in 0..15 {
+        let (slot, row) = placement.copies(unit)[0];
+        assert_eq!(usize::try_from(figure[row][slot]).ok(), Some(unit));
+        let parities = placement.parities(unit).into_iter().map(|(slot, row)| figure[row][slot]).collect::<Vec<_>>();
+        assert_eq!(parities, [-1, -2]);
+    }
+    let of_eleven = Placement::new(&Level::Raid6(Rotation::LeftSymmetric), 11, 1).groups();
+    let factors = |group: &Group| group.iter().map(|&(_, factor)| factor).collect::<Vec<_>>();
+    assert_eq!(factors(&of_eleven[0]), [1; 10]);
+    assert_eq!(factors(&of_eleven[1]), [1, 2, 4, 8, 16, 32, 64, 128, 0x1d, 1]);
+}
+
 /// The published RM2 example: row 0 is parity, and these are the groups of the data units in rows 1 and 2.
 #[test]
 fn rm2_matches_the_published_figure() {
@@ -49,11 +67,12 @@ fn rm2_matches_the_published_figure() {
     for (index, row) in figure.iter().enumerate() {
         for (slot, pair) in row.iter().enumerate() {
             assert_eq!(placement.copies(index * 7 + slot), [(slot, index + 1)]);
-            let of = (0..7).filter(|&group| groups[group].contains(&(slot, index + 1))).collect::<Vec<_>>();
+            let is_in = |group: &usize| groups[*group].contains(&((slot, index + 1), 1));
+            let of = (0..7).filter(is_in).collect::<Vec<_>>();
             assert_eq!(of, pair);
         }
     }
-    assert!((0..7).all(|group| groups[group][0] == (group, 0)));
+    assert!((0..7).all(|group| groups[group][0] == ((group, 0), 1)));
 }
 
 /// Every place holds one thing, and a unit's parities are those of the groups that it is in.
@@ -70,7 +89,8 @@ fn placements_of_all_shapes_are_sound() {
                 assert!(taken.insert(place), "{}: {place:?} holds one unit", shape.name);
             }
             for parity in placement.parities(unit) {
-                let covers = groups.iter().any(|group| group.contains(&parity) && group.contains(&copies[0]));
+                let has = |group: &Group, place| group.iter().any(|&(other, _)| other == place);
+                let covers = groups.iter().any(|group| has(group, parity) && has(group, copies[0]));
                 assert!(covers, "{}: parity {parity:?} covers unit {unit}", shape.name);
             }
         }

@@ -139,6 +139,7 @@ fn a_killed_server_that_lost_members_keeps_what_it_flushed() {
     let cases = [
         (shape::raid5_of_5_left_symmetric(), &[1][..]),
         (shape::raid5_of_3(), &[2]),
+        (shape::raid6_of_6_right_asymmetric(), &[1, 4]),
         (shape::rm2_of_7_adjacent(), &[0, 4]),
         (shape::rm2_of_6(), &[3, 5]),
     ];

@@ -91,6 +91,8 @@ fn map_tells_of_failed_members() {
 fn layout_draws_the_published_figures() {
     let raid5 = ["layout", "--level", "5", "--members", "5"];
     assert_draws(&raid5, &["0 1 2 3 P0", "5 6 7 P1 4", "10 11 P2 8 9", "15 P3 12 13 14", "P4 16 17 18 19"]);
+    let raid6 = ["layout", "--level", "6", "--members", "5"];
+    assert_draws(&raid6, &["Q0 0 1 2 P0", "3 4 5 P1 Q1", "7 8 P2 Q2 6", "11 P3 Q3 9 10", "P4 Q4 12 13 14"]);
     let rm2 = ["layout", "--level", "rm2", "--members", "7", "--rm2-m", "3"];
     let rows = ["P0 P1 P2 P3 P4 P5 P6", "D2,3 D3,4 D4,5 D5,6 D0,6 D0,1 D1,2", "D1,4 D2,5 D3,6 D0,4 D1,5 D2,6 D0,3"];
     assert_draws(&rm2, &rows);
@@ -110,9 +112,10 @@ fn layout_draws_as_many_stripes_as_asked_for() {
 #[test]
 fn layout_explains_its_signs() {
     let rm2 = ["--level", "rm2", "--members", "7", "--rm2-m", "3"];
-    let cases: [(&[&str], &[&str]); 4] = [
+    let cases: [(&[&str], &[&str]); 5] = [
         (&["--level", "0", "--members", "2"], &["n"]),
         (&["--level", "5", "--members", "3"], &["n", "Pn"]),
+        (&["--level", "6", "--members", "4"], &["n", "Pn", "Qn"]),
         (&["--level", "10", "--members", "5", "--copies", "3"], &["n", "n'", "n'2"]),
         (&rm2, &["Da,b", "Pa"]),
     ];

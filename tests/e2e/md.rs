@@ -8,12 +8,15 @@ use std::process::Command;
 
 use serde_json::Value;
 use tempfile::TempDir;
+use uraid_tests::array::Array;
 use uraid_tests::binary::{self, uraid};
-use uraid_tests::image::{assert_same, read_export};
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::{Command as Request, error};
+use uraid_tests::placement::{Level, Rotation};
 use uraid_tests::process::Output;
 use uraid_tests::run::{client, run};
 use uraid_tests::server::Server;
+use uraid_tests::shape::Shape;
 
 use image::{Made, Recipe};
 
@@ -49,6 +52,41 @@ fn import(members: &[PathBuf]) -> Value {
 fn without(members: &[PathBuf], lost: &[usize]) -> Vec<PathBuf> {
     let left = members.iter().enumerate().filter(|(slot, _)| !lost.contains(slot));
     left.map(|(_, member)| member.clone()).rev().collect()
+}
+
+/// The data areas of a RAID 6 hold what md's would, byte for byte: with superblocks of md before them, they are one of
+/// its arrays.
+#[test]
+fn members_of_a_raid_6_have_the_data_of_ones_of_md() {
+    let (level, chunk_kib) = (|rotation| Level::Raid6(rotation), Some(64));
+    let by_number =
+        [Rotation::LeftAsymmetric, Rotation::RightAsymmetric, Rotation::LeftSymmetric, Rotation::RightSymmetric];
+    for (layout, rotation) in (0_u8..).zip(by_number) {
+        let (tolerated, fatal) = (vec![], None);
+        let shape = Shape { name: "RAID 6 of 5", level: level(rotation), members: 5, chunk_kib, tolerated, fatal };
+        let array = Array::create_sized(&shape, 8 << 20);
+        let server = Server::start(&array);
+        let content = Random::new(layout.into()).bytes(array.expected_size());
+        write_export(server.uri(), &content);
+        let _ = server.stop();
+        let directory = tempfile::tempdir().unwrap();
+        let recipe = Recipe { number: 10 + layout, ..RAID6 };
+        let with_superblock = |(slot, path): (usize, &PathBuf)| {
+            let (facts, bytes) = (&array.facts()[slot], std::fs::read(path).unwrap());
+            let data =
+                facts.data_offset..facts.data_offset + facts.data_size / shape.chunk_bytes() * shape.chunk_bytes();
+            let path = directory.path().join(format!("md{slot}.img"));
+            std::fs::write(&path, recipe.newer(slot, bytes[data].to_vec())).unwrap();
+            Recipe::change(&path, 76, &u32::from(layout).to_le_bytes());
+            path
+        };
+        let members: Vec<PathBuf> = array.members().iter().enumerate().map(with_superblock).collect();
+        for lost in [&[][..], &[2], &[0, 3]] {
+            let server = serve(&directory, &[], &without(&members, lost));
+            assert_same(&read_export(server.uri()), &content, &format!("{rotation:?} without {lost:?}"));
+            let _ = server.stop();
+        }
+    }
 }
 
 #[test]

@@ -86,13 +86,13 @@ fn a_new_disk_at_an_old_path_does_not_stop_a_degraded_start() {
 fn readable(placement: &Placement, absent: &[usize]) -> HashSet<MemberRow> {
     let groups = placement.groups();
     let copies = (0..placement.units()).flat_map(|unit| placement.copies(unit));
-    let places: HashSet<MemberRow> = groups.iter().flatten().copied().chain(copies).collect();
+    let places: HashSet<MemberRow> = groups.iter().flatten().map(|&(place, _)| place).chain(copies).collect();
     let mut known: HashSet<MemberRow> = places.into_iter().filter(|(slot, _)| !absent.contains(slot)).collect();
     loop {
         let before = known.len();
         for group in &groups {
-            let mut unknown = group.iter().filter(|place| !known.contains(place));
-            if let (Some(&place), None) = (unknown.next(), unknown.next()) {
+            let mut unknown = group.iter().map(|&(place, _)| place).filter(|place| !known.contains(place));
+            if let (Some(place), None) = (unknown.next(), unknown.next()) {
                 known.insert(place);
             }
         }

@@ -26,7 +26,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value_t = 0)]
     draw: u64,
     /// Only arrays of these levels
-    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "rm2-m2", "rm2-m3"])]
+    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "6", "rm2-m2", "rm2-m3"])]
     level: Vec<String>,
     /// Only this workload, as a failure names it
     #[arg(long, value_name = "WORKLOAD")]

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "H", value_parser = hours)]
     hours: Option<Duration>,
     /// Only arrays of these levels
-    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "rm2"])]
+    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "6", "rm2"])]
     level: Vec<String>,
     /// The first array's seed; the next array's is one more
     #[arg(long, value_name = "S", default_value_t = 1)]

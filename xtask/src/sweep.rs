@@ -15,7 +15,7 @@ use crate::project::Project;
 #[derive(Args, Default)]
 pub(crate) struct Options {
     /// Only arrays of these levels
-    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "rm2-m2", "rm2-m3"])]
+    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "6", "rm2-m2", "rm2-m3"])]
     level: Vec<String>,
     /// Only this case, as a failure names it
     #[arg(long, value_name = "CASE")]

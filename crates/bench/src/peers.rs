@@ -49,7 +49,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Run only the workloads and the servers whose names contain this; where it is in no workload's name, or in no
-    /// server's, all of them take part. May be repeated
+    /// server's, all of them take part. Servers "of 6" do only if they are named: RAID 6 and RM2 side by side. May be
+    /// repeated
     #[arg(long, value_name = "SUBSTRING")]
     only: Vec<String>,
 }
@@ -112,7 +113,8 @@ fn selected(
         (all.clone().any(|one| workload_named(&one)), SERVERS.iter().any(|one| server_named(&one)));
     let workloads = all.filter(|one| !some_workloads || workload_named(one)).collect::<Vec<_>>();
     let takes_part = |server: &&Server| {
-        let chosen = !some_servers || server_named(server) || server.role == Role::Baseline;
+        let is_usual = !some_servers && server.role != Role::Twin;
+        let chosen = is_usual || server_named(server) || server.role == Role::Baseline;
         chosen && workloads.iter().any(|workload| workload.is_for(server.role))
     };
     let servers = SERVERS.iter().filter(takes_part).collect();
@@ -231,15 +233,15 @@ mod tests {
             (workloads, servers.iter().map(|server| server.name).collect::<Vec<&str>>())
         };
         let names = |only: &[&str]| on("tmpfs", only);
-        let is_protection = |name: &&Server| name.role == Role::Protection;
-        let protections = SERVERS.iter().filter(is_protection).count();
+        let count = |roles: &[Role]| SERVERS.iter().filter(|server| roles.contains(&server.role)).count();
+        let (protections, twins) = (count(&[Role::Protection]), count(&[Role::Twin]));
         let all = names(&[]);
-        assert_eq!((all.0.len(), all.1.len()), (WORKLOADS.len(), SERVERS.len() - protections));
+        assert_eq!((all.0.len(), all.1.len()), (WORKLOADS.len(), SERVERS.len() - protections - twins));
         let (workloads, servers) = on("disk", &[]);
         assert_eq!(workloads.len(), DURABLE.len());
         assert!(servers.contains(&"uraid RM2 bitmap") && !servers.contains(&"uraid RM2 uncached"), "{servers:?}");
         let (workloads, servers) = on("/mnt", &[]);
-        assert_eq!((workloads.len(), servers.len()), (WORKLOADS.len() + DURABLE.len(), SERVERS.len()));
+        assert_eq!((workloads.len(), servers.len()), (WORKLOADS.len() + DURABLE.len(), SERVERS.len() - twins));
         let (workloads, servers) = names(&["sustained"]);
         assert_eq!(workloads.len(), 1);
         assert!(servers.contains(&"uraid RM2 small cache") && !servers.contains(&"uraid RM2"), "{servers:?}");
@@ -247,6 +249,8 @@ mod tests {
         assert_eq!((workloads.len(), servers), (WORKLOADS.len(), vec!["nbdkit file", "uraid RAID 5 degraded"]));
         let (workloads, servers) = names(&["p99", "uraid RM2"]);
         assert_eq!((workloads.len(), servers), (1, vec!["nbdkit file", "uraid RM2"]));
+        let (workloads, servers) = names(&["of 6"]);
+        assert_eq!((workloads.contains(&"fio 1M sequential write QD8"), servers.len()), (true, 1 + twins));
         assert!(selected(loads_for("tmpfs"), &["no such thing".to_owned()]).is_err());
     }
 }

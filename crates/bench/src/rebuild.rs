@@ -23,7 +23,7 @@ use super::machine::{Place, machine};
 use super::progress::say;
 use super::raw::{self, Movers};
 use super::scratch::Scratch;
-use super::server::{self, EXPORT, Programs, RAID5, RM2, Shape};
+use super::server::{self, EXPORT, Programs, RAID5, RAID6_OF_6, RM2, RM2_OF_6, Shape};
 
 /// What to measure, and how long.
 #[derive(Args)]
@@ -39,6 +39,9 @@ pub(crate) struct Options {
     /// Seconds of each measurement of a client
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Measure only the arrays whose names contain this, "of 6" for RAID 6 and RM2 side by side
+    #[arg(long, value_name = "SUBSTRING")]
+    only: Option<String>,
 }
 
 /// An array, and how many of its members are lost.
@@ -48,10 +51,14 @@ struct Case {
     lost: usize,
 }
 
-const CASES: [Case; 3] = [
+const CASES: [Case; 7] = [
     Case { name: "RAID 5 of 5, one lost", shape: &RAID5, lost: 1 },
     Case { name: "RM2 of 7, one lost", shape: &RM2, lost: 1 },
     Case { name: "RM2 of 7, two lost", shape: &RM2, lost: 2 },
+    Case { name: "RAID 6 of 6, one lost", shape: &RAID6_OF_6, lost: 1 },
+    Case { name: "RM2 of 6, one lost", shape: &RM2_OF_6, lost: 1 },
+    Case { name: "RAID 6 of 6, two lost", shape: &RAID6_OF_6, lost: 2 },
+    Case { name: "RM2 of 6, two lost", shape: &RM2_OF_6, lost: 2 },
 ];
 
 /// What clients do meanwhile.
@@ -87,6 +94,9 @@ struct Tail {
 /// Measures, and prints the tables as markdown.
 #[expect(clippy::print_stdout, reason = "the tables are what was asked for")]
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let is_wanted = |case: &&Case| options.only.as_ref().is_none_or(|part| case.name.contains(part));
+    let cases: Vec<&Case> = CASES.iter().filter(is_wanted).collect();
+    ensure!(!cases.is_empty(), "no array's name contains '{}'", options.only.as_deref().unwrap_or_default());
     let programs = Programs::find()?;
     let (directory, medium) = options.place.find()?;
     println!(
@@ -97,7 +107,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         options.seconds
     );
     let (mut speeds, mut tails) = (String::new(), String::new());
-    for case in &CASES {
+    for case in cases {
         let scratch = Scratch::create(&directory)?;
         let share = options.mebibytes << 20;
         let mut array = Array::start(case, scratch.path(), share, &programs)?;

@@ -44,6 +44,8 @@ pub(crate) enum Role {
     Degraded,
     /// uraid with another way to keep redundancy right when the power fails, or none.
     Protection,
+    /// uraid's two levels that survive two failures, with as many members and as much room; only where it is named.
+    Twin,
 }
 
 enum Kind {
@@ -73,6 +75,10 @@ const RAID0: Shape = Shape { create: &["--level=0"], members: 4, data: (4, 1) };
 pub(crate) const RAID5: Shape = Shape { create: &["--level=5"], members: 5, data: (4, 1) };
 pub(crate) const RM2: Shape = Shape { create: &["--level=rm2", "--rm2-m=3"], members: 7, data: (14, 3) };
 
+/// RAID 6 and RM2 with the same members and the same room: four members' worth of six.
+pub(crate) const RAID6_OF_6: Shape = Shape { create: &["--level=6"], members: 6, data: (4, 1) };
+pub(crate) const RM2_OF_6: Shape = Shape { create: &["--level=rm2", "--rm2-m=3"], members: 6, data: (4, 1) };
+
 const fn without_log(shape: &Shape, create: &'static [&'static str]) -> Shape {
     Shape { create, members: shape.members, data: shape.data }
 }
@@ -98,6 +104,10 @@ const SMALL_CACHE: Mode = Mode { role: Role::SmallCache, cache_mib: 32, serve: &
 const PROTECTION: Mode = Mode { role: Role::Protection, cache_mib: 256, serve: &[], missing: 0 };
 const CONTENT: Mode =
     Mode { role: Role::Protection, cache_mib: 256, serve: &["--full-stripe-log=content"], missing: 0 };
+const TWIN: Mode = Mode { role: Role::Twin, cache_mib: 256, serve: &[], missing: 0 };
+const TWIN_UNCACHED: Mode = Mode { role: Role::Twin, cache_mib: 0, serve: &["--cache=none"], missing: 0 };
+const TWIN_WITHOUT_ONE: Mode = Mode { role: Role::Twin, cache_mib: 256, serve: &["--degraded"], missing: 1 };
+const TWIN_WITHOUT_TWO: Mode = Mode { role: Role::Twin, cache_mib: 256, serve: &["--degraded"], missing: 2 };
 const DEGRADED: Mode = Mode { role: Role::Degraded, cache_mib: 256, serve: &["--degraded"], missing: 1 };
 
 /// The server that the others are compared with.
@@ -127,6 +137,14 @@ pub(crate) const SERVERS: &[Server] = &[
     uraid("uraid RM2 bitmap", &RM2_BITMAP, &PROTECTION),
     uraid("uraid RAID 5 none", &RAID5_NONE, &PROTECTION),
     uraid("uraid RM2 none", &RM2_NONE, &PROTECTION),
+    uraid("uraid RAID 6 of 6", &RAID6_OF_6, &TWIN),
+    uraid("uraid RM2 of 6", &RM2_OF_6, &TWIN),
+    uraid("uraid RAID 6 of 6 uncached", &RAID6_OF_6, &TWIN_UNCACHED),
+    uraid("uraid RM2 of 6 uncached", &RM2_OF_6, &TWIN_UNCACHED),
+    uraid("uraid RAID 6 of 6 without one", &RAID6_OF_6, &TWIN_WITHOUT_ONE),
+    uraid("uraid RM2 of 6 without one", &RM2_OF_6, &TWIN_WITHOUT_ONE),
+    uraid("uraid RAID 6 of 6 without two", &RAID6_OF_6, &TWIN_WITHOUT_TWO),
+    uraid("uraid RM2 of 6 without two", &RM2_OF_6, &TWIN_WITHOUT_TWO),
     peer(QEMU, Kind::Qemu),
     peer("nbd-server", Kind::NbdServer),
     peer("btrfs RAID 5 + nbdkit", Kind::Btrfs),

@@ -61,10 +61,10 @@ pub(crate) const RANDOM_WRITE_FSYNC: &str = "fio 4K random write QD1, flushed af
 pub(crate) const GENERATOR_READ_4: &str = "generator 4K read, 4 connections";
 
 const AS_THEY_COME: &[Role] = &[Role::Peer, Role::Default];
-const WITH_DEGRADED: &[Role] = &[Role::Peer, Role::Default, Role::Degraded];
-const CACHE_MODES: &[Role] = &[Role::Peer, Role::Default, Role::Mode];
+const WITH_DEGRADED: &[Role] = &[Role::Peer, Role::Default, Role::Degraded, Role::Twin];
+const CACHE_MODES: &[Role] = &[Role::Peer, Role::Default, Role::Mode, Role::Twin];
 /// Without the default, whose cache takes a good part of the export.
-const SUSTAINED_WRITES: &[Role] = &[Role::Peer, Role::Mode, Role::SmallCache];
+const SUSTAINED_WRITES: &[Role] = &[Role::Peer, Role::Mode, Role::SmallCache, Role::Twin];
 const PROTECTED: &[Role] = &[Role::Peer, Role::Default, Role::Protection];
 
 /// What it costs that writes survive a power failure, in the order of the table: loads for members on a medium that has

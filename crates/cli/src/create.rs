@@ -49,7 +49,7 @@ pub(crate) struct CreateArgs {
     /// log`, which is then the default. To write a block in part, it is read first.
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IntegrityName::None)]
     integrity: IntegrityName,
-    /// How the array survives an unclean stop [default: log for RAID 5 and RM2, bitmap for 1 and 10, none for 0]
+    /// How the array survives an unclean stop [default: log for RAID 5, 6 and RM2, bitmap for 1 and 10, none for 0]
     #[arg(long, value_enum, value_name = "MODE")]
     consistency: Option<ConsistencyName>,
     /// Size of the log of each member [default: 1/16 of the member, at most 512M]

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use uraid_layout::draw::{Picture, draw};
+use uraid_layout::field::Factor;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Bytes, Geometry, Level, Spec, StripeId};
 use uraid_serve::names;
@@ -69,6 +70,9 @@ struct Cell {
 struct Group {
     parity: Cell,
     data: Vec<usize>,
+    /// What each data unit is multiplied by in GF(2^8); only where that is not 1 for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    factors: Option<Vec<u8>>,
 }
 
 /// Runs the command.
@@ -119,7 +123,7 @@ pub(crate) fn period(level: Level, members: u8) -> u16 {
     let members = u16::from(members);
     match level {
         Level::Raid0 | Level::Raid1 => 2,
-        Level::Raid5 { .. } => members,
+        Level::Raid5 { .. } | Level::Raid6 { .. } => members,
         Level::Raid10 { copies } => u16::from(copies),
         Level::Rm2 { .. } => 1,
     }
@@ -138,7 +142,11 @@ fn drawing(geometry: &Geometry) -> Drawing {
             stripe: id,
             data: map.data().iter().map(|&cell| place(cell)).collect(),
             groups: groups
-                .map(|group| Group { parity: place(group.parity), data: group.data.iter().filter_map(unit).collect() })
+                .map(|group| Group {
+                    parity: place(group.parity),
+                    data: group.data.iter().filter_map(unit).collect(),
+                    factors: (!group.is_xor()).then(|| group.data_terms().map(|(_, Factor(factor))| factor).collect()),
+                })
                 .collect(),
         }
     };

@@ -25,7 +25,10 @@ pub(crate) enum LevelName {
     /// Rotating parity: any one member may fail
     #[value(name = "5")]
     Raid5,
-    /// Two parity groups for each block: any two members may fail
+    /// Rotating P and Q: any two members may fail
+    #[value(name = "6")]
+    Raid6,
+    /// Two parity groups for each block, by XOR alone: any two members may fail
     #[value(name = "rm2")]
     Rm2,
 }
@@ -58,8 +61,8 @@ pub(crate) struct ShapeArgs {
 struct VariantArgs {
     /// Placement within the level
     ///
-    /// RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric. RM2: adjacent (default),
-    /// partitioned. RAID 10: near.
+    /// RAID 5 and 6: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric. RM2: adjacent
+    /// (default), partitioned. RAID 10: near.
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
     /// RM2: rows per parity stripe [default: as many as possible]
@@ -80,6 +83,7 @@ impl LevelName {
             Self::Raid1 => "1",
             Self::Raid10 => "10",
             Self::Raid5 => "5",
+            Self::Raid6 => "6",
             Self::Rm2 => "rm2",
         }
     }
@@ -94,16 +98,6 @@ impl LevelName {
 }
 
 impl PlacementArgs {
-    /// Refuses options of a level that takes none but the chunk.
-    pub(crate) fn ensure_default(&self, level: &str) -> Result<(), Misuse> {
-        let VariantArgs { layout, rm2_m, copies } = &self.variant;
-        let given = [("--layout", layout.is_some()), ("--rm2-m", rm2_m.is_some()), ("--copies", copies.is_some())];
-        match given.iter().find(|(_, is_given)| *is_given) {
-            Some((option, _)) => Err(Misuse(format!("{level} does not take {option}; leave it out"))),
-            None => Ok(()),
-        }
-    }
-
     /// The level with the options that it takes, for `members` members.
     pub(crate) fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
         self.variant.named().level(name.name(), members).map_err(Misuse)

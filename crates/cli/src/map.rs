@@ -9,8 +9,9 @@ use clap::Args;
 use serde::Serialize;
 use uraid_io::format::badblocks::Lack;
 use uraid_io::lost;
+use uraid_layout::field::Factor;
 use uraid_layout::geometry::Location;
-use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Plan, PlanError, Planner, Slice, View};
+use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Operand, Plan, PlanError, Planner, Slice, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
@@ -222,7 +223,7 @@ fn operations(placed: &Placed, plan: &Plan, method: Option<Method>) -> Operation
         Method::ReadModifyWrite => "read-modify-write",
     });
     let sum = |xor| {
-        let operands: Vec<String> = plan.operands(xor).iter().map(buffer).collect();
+        let operands: Vec<String> = plan.operands(xor).iter().map(operand).collect();
         Sum { target: buffer(&xor.target), operands }
     };
     Operations {
@@ -230,6 +231,15 @@ fn operations(placed: &Placed, plan: &Plan, method: Option<Method>) -> Operation
         reads: plan.reads().iter().map(operation).collect(),
         xors: plan.xors().iter().map(sum).collect(),
         writes: plan.writes().iter().map(operation).collect(),
+    }
+}
+
+/// A factor other than 1 is of GF(2^8), in hexadecimal as in its literature.
+fn operand(operand: &Operand) -> String {
+    let content = buffer(&operand.content);
+    match operand.factor {
+        Factor::ONE => content,
+        Factor(factor) => format!("{factor:#04x} * {content}"),
     }
 }
 

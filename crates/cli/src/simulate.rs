@@ -1,7 +1,6 @@
 //! `uraid simulate`: recomputes the papers' tables and figures, and simulates arrays of one's own.
 
 mod array;
-mod level;
 mod reliability;
 
 use std::fs;

@@ -247,6 +247,7 @@ mutants! {
     UnplacedRead: "a read does not wait for what was replied to and is not in place",
     DegradedReadUnlocked: "content is computed from units that are being written",
     XorForgetsOperand: "an XOR lacks an operand",
+    FactorsForgotten: "an XOR adds what has a factor without it",
     ReadErrorAsData: "a failed read counts as data",
     FailureRemembered: "a read does not ask whoever failed it before it had its lock again",
     FreezeIgnored: "the array goes on with more members failed than it survives",

@@ -51,7 +51,7 @@ impl Bench {
         let spec = Spec { level, members, chunk: Bytes(16 << 10), member_size: Sectors((1 << 20) / 512) };
         let consistency = match level {
             Level::Raid1 | Level::Raid10 { .. } => Consistency::Bitmap,
-            Level::Raid5 { .. } | Level::Rm2 { .. } => Consistency::Log,
+            Level::Raid5 { .. } | Level::Raid6 { .. } | Level::Rm2 { .. } => Consistency::Log,
             Level::Raid0 => Consistency::None,
         };
         let uuids: Vec<_> = (1..=members).map(|number| (uuid(number), areas)).collect();
@@ -110,6 +110,7 @@ impl Bench {
 }
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+const RAID6: Level = Level::Raid6 { rotation: Rotation::LeftSymmetric };
 const CACHINGS: [Option<(CacheMode, u64)>; 5] = [
     None,
     Some((CacheMode::WriteThrough, 128)),
@@ -151,7 +152,7 @@ fn is_exempt(level: Level, caching: Option<(CacheMode, u64)>, load: Load, order:
     let is_small = caching == Some((CacheMode::WriteBack, 128));
     let is_exempt = match level {
         Level::Raid5 { .. } => matches!(load, Load::Writes),
-        Level::Rm2 { .. } => matches!(load, Load::Writes | Load::Both),
+        Level::Raid6 { .. } | Level::Rm2 { .. } => matches!(load, Load::Writes | Load::Both),
         Level::Raid0 | Level::Raid1 | Level::Raid10 { .. } => false,
     };
     is_small && is_exempt && matches!(order, Order::Scattered)
@@ -170,6 +171,16 @@ fn raid_5_allocates_nothing() {
 #[test]
 fn degraded_raid_5_allocates_nothing() {
     assert_steady(RAID5, 5, MemberSet::EMPTY.with(MemberIndex(1)));
+}
+
+#[test]
+fn raid_6_allocates_nothing() {
+    assert_steady(RAID6, 6, MemberSet::EMPTY);
+}
+
+#[test]
+fn raid_6_without_two_allocates_nothing() {
+    assert_steady(RAID6, 6, [1, 4].map(MemberIndex).into_iter().collect());
 }
 
 #[test]

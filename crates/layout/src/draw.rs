@@ -1,8 +1,9 @@
 //! Draws a placement as the papers' figures do: a column for each member, a line for each of its chunks.
 //!
-//! Data units bear their number in the array and parity units the number of their stripe: `7`, `P1`. Where a unit is in
-//! two groups, as on RM2, units bear their groups' numbers, `D2,3` and `P0`, and lines say where they are. Further
-//! copies of unit 7 are `7'`, `7'2`, `7'3`; `-` is a chunk that the array does not use.
+//! Data units bear their number in the array and parity units the number of their stripe: `7`, `P1`, and `Q1` for the
+//! second parity of RAID 6. Where groups cover different data, as on RM2, units bear their groups' numbers, `D2,3` and
+//! `P0`, and lines say where they are. Further copies of unit 7 are `7'`, `7'2`, `7'3`; `-` is a chunk that the array
+//! does not use.
 
 use alloc::format;
 use alloc::string::String;
@@ -99,6 +100,9 @@ impl Picture {
             if has(UnitKind::Parity) {
                 legend.push(("Pn", "parity of stripe n: the XOR of the data in its line"));
             }
+            if units().any(|unit| unit.kind == UnitKind::Parity && unit.name.starts_with('Q')) {
+                legend.push(("Qn", "second parity of stripe n: the same data, each times a power of 2 in GF(2^8)"));
+            }
         }
         if has(UnitKind::Unused) {
             legend.push(("-", "a chunk that the array does not use"));
@@ -121,9 +125,10 @@ fn cell(geometry: &Geometry, row: usize, member: usize) -> Cell {
     Cell(u16::try_from(row * geometry.members() + member).expect("a stripe has fewer than 65536 cells"))
 }
 
-/// Whether units bear the numbers of their groups: there are several groups, which are not pairs of copies.
+/// Whether units bear the numbers of their groups: these cover different data, and are not pairs of copies.
 fn is_named_by_groups(map: &StripeMap) -> bool {
-    map.groups().len() > 1 && !map.groups()[0].is_mirror()
+    let Some((first, others)) = map.groups().split_first() else { return false };
+    !first.is_mirror() && others.iter().any(|group| group.data != first.data)
 }
 
 fn unit(geometry: &Geometry, stripe: StripeId, cell: Cell) -> Unit {
@@ -141,7 +146,10 @@ fn unit(geometry: &Geometry, stripe: StripeId, cell: Cell) -> Unit {
             None => (String::from("-"), UnitKind::Unused),
         },
         Role::Parity(group) if is_named_by_groups(map) => (format!("P{group}"), UnitKind::Parity),
-        Role::Parity(_) => (format!("P{stripe}"), UnitKind::Parity),
+        Role::Parity(group) => {
+            let letter = if map.group(group).is_xor() { 'P' } else { 'Q' };
+            (format!("{letter}{stripe}"), UnitKind::Parity)
+        }
     };
     Unit { name, kind }
 }

@@ -86,9 +86,6 @@ enum Numbering {
     StripesOfRow(Divisor),
 }
 
-/// The members that a RAID 6 can have: two of data and two of parity at least.
-const RAID6_MEMBERS: core::ops::RangeInclusive<u8> = 4..=64;
-
 impl Geometry {
     /// Builds the geometry of an array.
     ///
@@ -109,25 +106,15 @@ impl Geometry {
         Self::build(spec, chunk, maps::build(&spec), tolerance(&spec))
     }
 
-    /// Builds the geometry of RAID 6 (P+Q) for study only: what it reads and writes, not what it holds. P and Q rotate
-    /// as in md's left-symmetric layout, or have the last two members for themselves. Its [`spec`](Self::spec) is that
-    /// of a RAID 5. Plans are right with at most one member missing: the second parity counts as another XOR, which
-    /// can't tell two lost data units apart.
+    /// Builds the geometry of a RAID 6 for study only, whose parities do not rotate: the last two members have P and Q.
+    /// Its [`spec`](Self::spec) is that of one whose parities do.
     ///
     /// # Errors
     /// When there are not 4 to 64 members, the chunk isn't a whole number of sectors, or there is no room for a stripe.
-    pub fn modelled_raid6(
-        members: u8,
-        chunk: Bytes,
-        member_size: Sectors,
-        is_rotated: bool,
-    ) -> Result<Self, GeometryError> {
-        let spec = Spec { level: Level::Raid5 { rotation: Rotation::LeftSymmetric }, members, chunk, member_size };
-        if !RAID6_MEMBERS.contains(&members) {
-            return Err(GeometryError::Raid6Members { members });
-        }
+    pub fn modelled_fixed_raid6(members: u8, chunk: Bytes, member_size: Sectors) -> Result<Self, GeometryError> {
+        let spec = Spec { level: Level::Raid6 { rotation: Rotation::default() }, members, chunk, member_size };
         let chunk = spec.check_modelled()?;
-        Self::build(spec, chunk, maps::raid6(usize::from(members), is_rotated), 2)
+        Self::build(spec, chunk, maps::raid6_fixed(usize::from(members)), tolerance(&spec))
     }
 
     fn build(spec: Spec, chunk: Sectors, built: maps::Maps, tolerance: usize) -> Result<Self, GeometryError> {
@@ -137,7 +124,7 @@ impl Geometry {
         // md's near layout uses the rows that a last, partial repetition of its pattern has.
         let copies = match spec.level {
             Level::Raid10 { copies } => u64::from(copies),
-            Level::Raid0 | Level::Raid1 | Level::Raid5 { .. } | Level::Rm2 { .. } => 0,
+            Level::Raid0 | Level::Raid1 | Level::Raid5 { .. } | Level::Raid6 { .. } | Level::Rm2 { .. } => 0,
         };
         let units = match copies {
             0 => rows_on_member / as_u64(rows) * units_per_stripe,
@@ -255,7 +242,7 @@ impl Geometry {
         usize::try_from(self.period.rem(stripe.0)).expect("there are at most 64 maps")
     }
 
-    /// Every map that a parity stripe can have: N on RAID 5, whose parity rotates, one elsewhere.
+    /// Every map that a parity stripe can have: N on RAID 5 and 6, whose parity rotates, one elsewhere.
     #[must_use]
     pub fn maps(&self) -> &[StripeMap] {
         &self.maps
@@ -440,7 +427,7 @@ fn tolerance(spec: &Spec) -> usize {
         Level::Raid1 => usize::from(spec.members) - 1,
         Level::Raid10 { copies } => usize::from(copies) - 1,
         Level::Raid5 { .. } => 1,
-        Level::Rm2 { .. } => 2,
+        Level::Raid6 { .. } | Level::Rm2 { .. } => 2,
     }
 }
 

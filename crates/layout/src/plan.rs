@@ -14,5 +14,5 @@ mod view;
 pub use check::{Flaw, Request, check};
 pub use interpret::interpret;
 pub use planner::{PlanError, Planner};
-pub use steps::{Buffer, Difference, DiskIo, Extent, Method, MethodCounts, Plan, Recovered, Slice, Xor};
+pub use steps::{Buffer, Difference, DiskIo, Extent, Method, MethodCounts, Operand, Plan, Recovered, Slice, Xor};
 pub use view::{Cached, Queue, View};

@@ -1,23 +1,29 @@
-//! Erasure peeling: the ordered XOR steps that bring lost cells back, or the proof that they can't be had.
+//! The ordered steps that bring lost cells back, or the proof that they can't be had.
 //!
 //! Works on any set of parity groups and never asks for the level. A group with one lost cell gives it back, which may
-//! leave another group with one; this goes in rounds, so that every cell comes back by as short a chain as there is.
-//! What is left when no group has exactly one lost cell can't be peeled; for every level here it can't be had in any
-//! other way either, which the tests prove by rank over GF(2).
+//! leave another group with one; this *peeling* goes in rounds, so that every cell comes back by as short a chain as
+//! there is. When no group has exactly one lost cell, groups with factors are *solved*: a sum of them may have one, and
+//! then peeling goes on. Two data units of RAID 6 need that. What no sum of groups has alone can't be had.
+//!
+//! Groups that are all plain XORs are only peeled. Of every set of members that a level survives that brings back as
+//! much, which the tests prove by rank. Beyond that a sum of groups gives RM2 a cell back now and then that peeling
+//! does not.
 
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::stripe::StripeMap;
-use crate::{Cell, Geometry, GroupId, MemberIndex, MemberSet, StripeId};
+use crate::field::{self, Factor};
+use crate::stripe::{Group, StripeMap};
+use crate::{Cell, Geometry, MemberIndex, MemberSet, StripeId};
 
-/// One XOR step: `target` is the XOR of every other cell of `group`, each present or the target of an earlier step.
+/// One step: `target` is the XOR of its [sources](Repair::sources), each times its factor; each is present or the target
+/// of an earlier step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The lost cell.
     pub target: Cell,
-    /// The group that gives it back.
-    pub group: GroupId,
+    first: u32,
+    count: u32,
 }
 
 /// How the cells of a set of failed members come back, for every kind of parity stripe of an array; or, of a single
@@ -34,6 +40,8 @@ struct MapRepair {
     /// By cell.
     lost: Vec<bool>,
     steps: Vec<Step>,
+    /// Those of all steps.
+    sources: Vec<(Cell, Factor)>,
     /// For each cell, the index of its step.
     step_of: Vec<Option<u16>>,
 }
@@ -100,7 +108,7 @@ impl Repair {
     pub fn partial(geometry: &Geometry, failed: MemberSet) -> Self {
         let failed = failed.minus(failed.minus(geometry.all_members()));
         let maps = geometry.maps().iter().map(|map| {
-            peel(map, (0..map.cells()).map(|cell| failed.contains(geometry.member(as_cell(cell)))).collect())
+            MapRepair::new(map, (0..map.cells()).map(|cell| failed.contains(geometry.member(as_cell(cell)))).collect())
         });
         let mut repair = Self { failed, is_total: true, maps: maps.collect() };
         repair.is_total = repair.lacking(geometry).is_none();
@@ -117,7 +125,7 @@ impl Repair {
         let (mut repair, index) = (self.clone(), geometry.map_index(stripe));
         let lost = &mut repair.maps[index].lost;
         cells.into_iter().for_each(|cell| lost[usize::from(cell.0)] = true);
-        repair.maps[index] = peel(&geometry.maps()[index], core::mem::take(lost));
+        repair.maps[index] = MapRepair::new(&geometry.maps()[index], core::mem::take(lost));
         repair.is_total = repair.lacking(geometry).is_none();
         repair
     }
@@ -162,6 +170,16 @@ impl Repair {
         &self.maps[map_index].steps
     }
 
+    /// What a step of the parity stripes of one map is the XOR of.
+    ///
+    /// # Panics
+    /// When the geometry has no such map or the map no such step.
+    #[inline]
+    #[must_use]
+    pub fn sources(&self, map_index: usize, step: Step) -> &[(Cell, Factor)] {
+        &self.maps[map_index].sources[step.first as usize..][..step.count as usize]
+    }
+
     /// The step that brings back a cell; None when it can be had from its member, or not at all.
     ///
     /// # Panics
@@ -174,30 +192,89 @@ impl Repair {
     }
 }
 
-/// Peels the lost cells of a parity stripe off its groups, as far as they can be.
-///
-/// Within a round the lower groups come first, which makes a mirror's lost unit come from its nearest copy.
-fn peel(map: &StripeMap, mut lost: Vec<bool>) -> MapRepair {
-    let mut repair = MapRepair { lost: lost.clone(), steps: Vec::new(), step_of: alloc::vec![None; map.cells()] };
-    loop {
-        let round = repair.steps.len();
-        for (group, equation) in map.groups().iter().enumerate() {
-            let mut unknown = equation.cells().filter(|cell| lost[usize::from(cell.0)]);
-            let (Some(target), None) = (unknown.next(), unknown.next()) else { continue };
-            let step_of = &mut repair.step_of[usize::from(target.0)];
-            if step_of.is_none() {
-                *step_of = Some(as_u16(repair.steps.len()));
-                repair.steps.push(Step { target, group: GroupId(as_u16(group)) });
-            }
-        }
-        // Only now, so that this round's targets free other groups for the next round, not for this one.
-        for step in &repair.steps[round..] {
-            lost[usize::from(step.target.0)] = false;
-        }
-        if repair.steps.len() == round {
-            return repair;
+impl MapRepair {
+    /// Brings back the lost cells of a parity stripe, as far as they can be.
+    fn new(map: &StripeMap, lost: Vec<bool>) -> Self {
+        let step_of = alloc::vec![None; map.cells()];
+        let mut repair = Self { lost: lost.clone(), steps: Vec::new(), sources: Vec::new(), step_of };
+        let (mut left, is_plain) = (lost, map.groups().iter().all(Group::is_xor));
+        loop {
+            repair.peel(map, &mut left);
+            let solved = (!is_plain).then(|| solve(map, &left)).flatten();
+            let Some((target, sources)) = solved else { return repair };
+            repair.push(target, sources);
+            left[usize::from(target.0)] = false;
         }
     }
+
+    /// Peels the lost cells that are left off their groups, as far as they can be.
+    ///
+    /// Within a round the lower groups come first, which makes a mirror's lost unit come from its nearest copy, and a
+    /// lost unit of RAID 6 from P.
+    fn peel(&mut self, map: &StripeMap, left: &mut [bool]) {
+        loop {
+            let round = self.steps.len();
+            for group in map.groups() {
+                let mut unknown = group.terms().filter(|(cell, _)| left[usize::from(cell.0)]);
+                let (Some((target, factor)), None) = (unknown.next(), unknown.next()) else { continue };
+                if self.step_of[usize::from(target.0)].is_none() {
+                    let inverse = factor.inverse().expect("a cell of a group counts");
+                    let others = group.terms().filter(|&(cell, _)| cell != target);
+                    self.push(target, others.map(|(cell, factor)| (cell, factor.times(inverse))));
+                }
+            }
+            // Only now, so that this round's targets free other groups for the next round, not for this one.
+            for step in &self.steps[round..] {
+                left[usize::from(step.target.0)] = false;
+            }
+            if self.steps.len() == round {
+                return;
+            }
+        }
+    }
+
+    fn push(&mut self, target: Cell, sources: impl IntoIterator<Item = (Cell, Factor)>) {
+        let index = |index: usize| u32::try_from(index).expect("a stripe has fewer than 65536 cells, and few are lost");
+        let first = index(self.sources.len());
+        self.sources.extend(sources);
+        let count = index(self.sources.len()) - first;
+        self.step_of[usize::from(target.0)] = Some(as_u16(self.steps.len()));
+        self.steps.push(Step { target, first, count });
+    }
+}
+
+/// The first lost cell that the groups determine together, and its sources; none of those that are left can be had
+/// otherwise. Gauss-Jordan elimination of the lost cells: a row is a sum of groups, and has each cell's factor.
+fn solve(map: &StripeMap, lost: &[bool]) -> Option<(Cell, Vec<(Cell, Factor)>)> {
+    let is_lost = |cell: Cell| lost[usize::from(cell.0)];
+    let touched = map.groups().iter().filter(|group| group.cells().any(is_lost));
+    let mut rows: Vec<Vec<u8>> = touched
+        .map(|group| {
+            let mut row = alloc::vec![0; map.cells()];
+            group.terms().for_each(|(cell, Factor(factor))| row[usize::from(cell.0)] = factor);
+            row
+        })
+        .collect();
+    let mut pivots: Vec<Cell> = Vec::new();
+    for cell in (0..map.cells()).map(as_cell).filter(|&cell| is_lost(cell)) {
+        let (column, rank) = (usize::from(cell.0), pivots.len());
+        let Some(pivot) = (rank..rows.len()).find(|&row| rows[row][column] != 0) else { continue };
+        rows.swap(rank, pivot);
+        let mut pivot = core::mem::take(&mut rows[rank]);
+        let inverse = Factor(pivot[column]).inverse().expect("a pivot is not zero");
+        field::scale(&mut pivot, inverse);
+        for row in rows.iter_mut().filter(|row| !row.is_empty() && row[column] != 0) {
+            let factor = Factor(row[column]);
+            field::add_multiple(row, &pivot, factor);
+        }
+        rows[rank] = pivot;
+        pivots.push(cell);
+    }
+    let (target, row) = pivots.into_iter().zip(rows).find(|&(target, ref row)| {
+        (0..map.cells()).map(as_cell).all(|cell| cell == target || !is_lost(cell) || row[usize::from(cell.0)] == 0)
+    })?;
+    let factors = (0..map.cells()).map(as_cell).zip(row.into_iter().map(Factor));
+    Some((target, factors.filter(|&(cell, factor)| cell != target && factor != Factor::ZERO).collect()))
 }
 
 fn as_u16(index: usize) -> u16 {

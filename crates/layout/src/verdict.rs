@@ -4,15 +4,16 @@
 //! asks for the level:
 //!
 //! - *Copies*: a unit of which there are copies only is what the strict majority of them is.
-//! - *Parity*: if one unit alone were wrong, just the groups that it is in would disagree, all by the same difference.
-//!   A unit is named where it is the only one of which that is true. On RM2 that is every single unit; on RAID 5, and
-//!   of two copies, none.
+//! - *Parity*: if one unit alone were wrong, just the groups that it is in would disagree, each by the unit's error
+//!   times its factor there. A unit is named where it is the only one of which that is true. On RM2 and RAID 6 that is
+//!   every single unit (Anvin, section 4); on RAID 5, and of two copies, none.
 //!
-//! What the second rule says of a data unit is a suspicion: see [`Verdict::Suspect`]. Two units that are wrong by the
-//! same difference can look like a third one that is; by different ones they never do.
+//! What the second rule says of a data unit is a suspicion: see [`Verdict::Suspect`]. Two units of which one's error is
+//! a multiple of the other's, on RM2 the same, can look like a third one that is wrong; otherwise they never do.
 
 use alloc::vec::Vec;
 
+use crate::field::Factor;
 use crate::stripe::{Group, Role, StripeMap};
 use crate::{Cell, DataUnit, GroupId};
 
@@ -100,23 +101,38 @@ fn judge_copies(map: &StripeMap, differences: &[Option<&[u8]>], unit: DataUnit, 
     verdicts.extend(wrong.map(|&(group, _)| Verdict::Wrong(map.group(group).parity)));
 }
 
-/// The unit that alone would make just these groups disagree, and alike.
+/// The unit that alone would make just these groups disagree, and so.
 fn judge_parity(map: &StripeMap, differences: &[Option<&[u8]>], disagreeing: &[GroupId], verdicts: &mut Vec<Verdict>) {
     let of = |group: GroupId| differences[usize::from(group.0)];
-    let is_alike = disagreeing.iter().all(|&group| of(group) == of(disagreeing[0]));
-    let explains = |cell: &Cell| match map.role(*cell) {
+    let first = disagreeing[0];
+    let factor = |group: GroupId, cell: Cell| map.group(group).factor(cell);
+    // Both groups' differences are the cell's error times its factors: so each times the other's factor is the same.
+    let is_one_error =
+        |cell: Cell, group: GroupId| is_same(of(group), factor(first, cell), of(first), factor(group, cell));
+    let explains = |&cell: &Cell| match map.role(cell) {
         Role::Parity(group) => disagreeing == [group],
         Role::Data(unit) => {
             let checked = map.groups_of(unit).iter().filter(|&&group| of(group).is_some());
             checked.copied().eq(disagreeing.iter().copied())
+                && disagreeing.iter().all(|&group| is_one_error(cell, group))
         }
     };
-    let mut candidates = map.group(disagreeing[0]).cells().filter(explains);
-    match (is_alike.then(|| candidates.next()).flatten(), candidates.next()) {
+    let mut candidates = map.group(first).cells().filter(explains);
+    match (candidates.next(), candidates.next()) {
         (Some(cell), None) if matches!(map.role(cell), Role::Parity(_)) => verdicts.push(Verdict::Wrong(cell)),
         (Some(cell), None) => verdicts.push(Verdict::Suspect(cell)),
         _ => verdicts.extend(disagreeing.iter().map(|&group| Verdict::Unknown(group))),
     }
+}
+
+/// Whether two differences, each times a factor, are the same.
+fn is_same(a: Option<&[u8]>, a_factor: Factor, b: Option<&[u8]>, b_factor: Factor) -> bool {
+    if a_factor == b_factor {
+        return a == b;
+    }
+    let (Some(a), Some(b)) = (a, b) else { return false };
+    let times = |byte: u8, factor: Factor| Factor(byte).times(factor);
+    a.len() == b.len() && a.iter().zip(b).all(|(&a, &b)| times(a, a_factor) == times(b, b_factor))
 }
 
 /// Whether everything that covers a unit is a copy of it.

@@ -11,7 +11,6 @@
 mod assemble;
 mod bytes;
 pub mod geometry;
-mod gf;
 mod partitions;
 mod reader;
 mod scan;

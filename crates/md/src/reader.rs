@@ -6,10 +6,10 @@
 use std::io;
 use std::sync::Arc;
 
+use uraid_layout::field::{self, Factor};
 use uraid_layout::{Bytes, DiskSector, Lba, SECTOR_BYTES, Sectors};
 
 use crate::geometry::{Geometry, Slot, Stripe};
-use crate::gf;
 use crate::source::Source;
 use crate::superblock::BadRange;
 
@@ -151,7 +151,7 @@ impl Array {
         let slots = stripe.data.iter().map(|&(slot, _)| slot).chain([stripe.p]);
         slots.filter(|&slot| slot != stripe.own).all(|slot| {
             let is_read = self.read_member(slot, stripe.sector, &mut other);
-            gf::add(buf, &other);
+            field::add(buf, &other);
             is_read
         })
     }
@@ -167,12 +167,12 @@ impl Array {
             return false;
         }
         for &(slot, exponent) in &stripe.data {
-            let factor = gf::power(exponent);
+            let factor = Factor::power(exponent);
             if slot == stripe.own {
                 own = Some(factor);
             } else if self.read_member(slot, stripe.sector, &mut other) {
-                gf::add_multiple(buf, &other, factor);
-                gf::add(&mut sum, &other);
+                field::add_multiple(buf, &other, factor);
+                field::add(&mut sum, &other);
             } else if lost.replace(factor).is_some() {
                 return false;
             }
@@ -184,13 +184,13 @@ impl Array {
                 if !self.read_member(stripe.p, stripe.sector, &mut other) {
                     return false;
                 }
-                gf::add(&mut sum, &other);
-                gf::add_multiple(buf, &sum, lost);
-                own ^ lost
+                field::add(&mut sum, &other);
+                field::add_multiple(buf, &sum, lost);
+                own.plus(lost)
             }
         };
-        let Some(inverse) = gf::inverse(divisor) else { return false };
-        gf::scale(buf, inverse);
+        let Some(inverse) = divisor.inverse() else { return false };
+        field::scale(buf, inverse);
         true
     }
 }

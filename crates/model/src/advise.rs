@@ -146,6 +146,11 @@ fn by_rules(level: Level, members: u8, drive: &Drive, load: &Load) -> Advice {
             remarks: Vec::new(),
         },
         Level::Raid5 { .. } => rules.raid5(members.into()),
+        Level::Raid6 { .. } => {
+            let mut advice = rules.raid5(members.into());
+            advice.remarks.push("nothing is published for RAID 6: the rules for RAID 5 are taken".into());
+            advice
+        }
         Level::Rm2 { height, .. } => rules.rm2(members.into(), height, drive.track),
     }
 }

@@ -37,7 +37,7 @@ pub mod workload;
 #[cfg(test)]
 mod tests;
 
-pub use array::{ArraySpec, Phases, SecondParity, Spindles, State, WriteRule};
+pub use array::{ArraySpec, Phases, Spindles, State, WriteRule};
 pub use cache::CacheSpec;
 pub use clock::Nanos;
 pub use disk::{Disk, DiskSpec};

@@ -10,6 +10,7 @@ pub fn level_name(level: Level) -> &'static str {
         Level::Raid1 => "1",
         Level::Raid10 { .. } => "10",
         Level::Raid5 { .. } => "5",
+        Level::Raid6 { .. } => "6",
         Level::Rm2 { .. } => "rm2",
     }
 }
@@ -27,7 +28,7 @@ pub fn layout_name(level: Level) -> &'static str {
         Level::Raid0 => "striped",
         Level::Raid1 => "mirrored",
         Level::Raid10 { .. } => "near",
-        Level::Raid5 { rotation } => match rotation {
+        Level::Raid5 { rotation } | Level::Raid6 { rotation } => match rotation {
             Rotation::LeftAsymmetric => "left-asymmetric",
             Rotation::RightAsymmetric => "right-asymmetric",
             Rotation::LeftSymmetric => "left-symmetric",

@@ -92,7 +92,7 @@ impl Variant {
             match before {
                 Level::Raid0 | Level::Raid1 => {}
                 Level::Raid10 { copies } => variant.copies = variant.copies.or(Some(copies)),
-                Level::Raid5 { .. } => variant.layout = keep_layout(variant.layout),
+                Level::Raid5 { .. } | Level::Raid6 { .. } => variant.layout = keep_layout(variant.layout),
                 Level::Rm2 { height, .. } => {
                     variant.rm2_m = variant.rm2_m.or(Some(height.min(default_height(members))));
                     variant.layout = keep_layout(variant.layout);
@@ -111,6 +111,7 @@ fn levels(height: u8, copies: u8) -> Vec<Level> {
     [Level::Raid0, Level::Raid1, Level::Raid10 { copies }]
         .into_iter()
         .chain(rotations.map(|rotation| Level::Raid5 { rotation }))
+        .chain(rotations.map(|rotation| Level::Raid6 { rotation }))
         .chain(placements.map(|placement| Level::Rm2 { height, placement }))
         .collect()
 }
@@ -128,6 +129,7 @@ mod tests {
         let left = Level::Raid5 { rotation: Rotation::LeftSymmetric };
         assert_eq!(variant(None, None, None).level("5", 4), Ok(left));
         assert_eq!(variant(None, None, None).level("10", 4), Ok(Level::Raid10 { copies: 2 }));
+        assert_eq!(variant(None, None, None).level("6", 5), Ok(Level::Raid6 { rotation: Rotation::LeftSymmetric }));
         let rm2 = Level::Rm2 { height: 3, placement: Placement::Adjacent };
         assert_eq!(variant(None, Some(3), None).level("rm2", 7), Ok(rm2));
     }
@@ -137,6 +139,8 @@ mod tests {
         let right = Level::Raid5 { rotation: Rotation::RightAsymmetric };
         assert_eq!(Variant::default().level_after(None, right, 5), Ok(right));
         assert_eq!(Variant::default().level_after(Some("5"), right, 5), Ok(right));
+        let of_6 = Level::Raid6 { rotation: Rotation::RightAsymmetric };
+        assert_eq!(Variant::default().level_after(None, of_6, 5), Ok(of_6));
         let partitioned = Level::Rm2 { height: 2, placement: Placement::Partitioned };
         assert_eq!(Variant::default().level_after(None, partitioned, 7), Ok(partitioned));
         assert_eq!(Variant::default().level_after(Some("0"), partitioned, 7), Ok(Level::Raid0));
@@ -144,13 +148,16 @@ mod tests {
 
     #[test]
     fn options_of_other_levels_are_refused() {
+        const NOT_OF_6: &str =
+            "RAID 6 has no layout 'near'; choose left-symmetric, left-asymmetric, right-symmetric, right-asymmetric";
         for (given, name, expected) in [
             (variant(None, Some(3), None), "5", "--rm2-m is for level rm2 only"),
             (variant(None, None, Some(3)), "1", "--copies is for level 10 only"),
             (variant(Some("mirrored"), None, None), "1", "RAID 1 has no layout 'mirrored'; leave --layout out"),
             (variant(Some("far"), None, None), "10", "RAID 10 has no layout 'far'; choose near"),
             (variant(Some("near"), None, None), "rm2", "RM2 has no layout 'near'; choose adjacent, partitioned"),
-            (variant(None, None, None), "6", "there is no level '6'"),
+            (variant(Some("near"), None, None), "6", NOT_OF_6),
+            (variant(None, None, None), "7", "there is no level '7'"),
         ] {
             assert_eq!(given.level(name, 7), Err(expected.to_owned()));
         }

@@ -9,6 +9,7 @@ macro_rules! sum {
 }
 
 pub mod crash;
+mod decode;
 pub mod disk;
 pub mod dst;
 mod image;

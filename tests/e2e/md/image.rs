@@ -72,8 +72,8 @@ impl Recipe {
         slots
     }
 
-    /// A member with a superblock of version 1.2.
-    fn newer(self, slot: usize, data: Vec<u8>) -> Vec<u8> {
+    /// A member with these data and a superblock of version 1.2.
+    pub(super) fn newer(self, slot: usize, data: Vec<u8>) -> Vec<u8> {
         let Self { level, members, number, .. } = self;
         let sectors = (data.len() / 512) as u64;
         let mut device = vec![0; DATA];

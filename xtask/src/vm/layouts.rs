@@ -83,7 +83,7 @@ impl Members {
         }
         for group in self.placement.groups() {
             let mut sum = vec![0; self.chunk];
-            for &place in &group {
+            for &(place, _) in &group {
                 sum.iter_mut().zip(self.chunk_at(place)).for_each(|(sum, byte)| *sum ^= byte);
             }
             ensure!(sum.iter().all(|&byte| byte == 0), "the group of (slot, row) {group:?} does not XOR to zero");

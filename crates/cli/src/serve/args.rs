@@ -115,7 +115,7 @@ pub(crate) struct ServeArgs {
     pub(crate) connection_threads: u8,
     /// What the log has of parity stripes that are written as a whole
     ///
-    /// For RAID 5 and RM2 with a log and without block checksums; others log content. With sums such a write is not
+    /// For RAID 5, 6 and RM2 with a log and without block checksums; others log content. With sums such a write is not
     /// written twice. If the power goes and a member with it, what was being written of such stripes may be lost:
     /// reading it is an error then.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT", help_heading = "Performance")]

@@ -8,14 +8,11 @@ use serde::Serialize;
 use uraid_layout::{Bytes, MemberSet};
 use uraid_model::input::{DESCRIPTION_MAX, TRACE_MAX, read_text};
 use uraid_model::mech::trace::{self, Format, Pace, Replay};
-use uraid_model::mech::{
-    ArraySpec, CacheSpec, DiskSpec, Outcome, SecondParity, Spindles, State, StopRule, System, presets,
-};
+use uraid_model::mech::{ArraySpec, CacheSpec, DiskSpec, Outcome, Spindles, State, StopRule, System, presets};
 use uraid_model::workloads;
 use uraid_serve::text::{duration, size};
 
-use super::level::ModelledLevel;
-use crate::level::PlacementArgs;
+use crate::level::{LevelName, PlacementArgs};
 use crate::misuse::Misuse;
 use crate::terminal::{print, print_json};
 use crate::values::{bytes, members};
@@ -47,7 +44,7 @@ Examples:
 pub(crate) struct ArrayArgs {
     /// RAID level
     #[arg(long, value_enum)]
-    level: ModelledLevel,
+    level: LevelName,
     /// Number of members
     #[arg(long, value_name = "N")]
     members: u8,
@@ -191,15 +188,8 @@ impl DiskArgs {
 impl ArrayArgs {
     fn array(&self) -> Result<ArraySpec> {
         let (disk, chunk) = (self.disk.disk()?, self.placement.chunk);
-        let array = match self.level {
-            ModelledLevel::Real(name) => {
-                ArraySpec::new(disk, self.members, self.placement.level(name, self.members)?, chunk)
-            }
-            ModelledLevel::Raid6 => {
-                self.placement.ensure_default("RAID 6")?;
-                ArraySpec::raid6(disk, self.members, chunk, SecondParity::Rotated)
-            }
-        };
+        let level = self.placement.level(self.level, self.members)?;
+        let array = ArraySpec::new(disk, self.members, level, chunk);
         let state = match (self.failed, self.rebuilding) {
             (MemberSet::EMPTY, MemberSet::EMPTY) => State::Healthy,
             (failed, MemberSet::EMPTY) => State::Degraded(failed),
@@ -211,10 +201,6 @@ impl ArrayArgs {
         ensure!(
             named.iter().all(|member| member.index() < last),
             Misuse(format!("the members are 0 to {}", last.saturating_sub(1)))
-        );
-        ensure!(
-            self.level != ModelledLevel::Raid6 || named.len() <= 1,
-            Misuse("RAID 6 is simulated with at most one member missing or being rebuilt".into())
         );
         let spindles = if self.synchronised { Spindles::Together } else { Spindles::Apart };
         let log = self.log.then_some(Bytes(64 << 20));
@@ -247,7 +233,7 @@ impl Shown {
 
 fn show(array: &ArraySpec, shown: &Shown) -> Result<()> {
     let ArraySpec { disk, disks, chunk, .. } = array;
-    let level = array.level_name();
+    let level = array.level;
     print(format_args!("{level} of {disks} x {}, chunks of {}", disk.name, size(chunk.0)))?;
     let Shown { requests, iops, mb_s, mean_ms, mean_half_width_ms, utilisation, operations, rebuild_s } = shown;
     print(format_args!("{requests} requests: {iops:.0} a second, {mb_s:.1} MB/s"))?;

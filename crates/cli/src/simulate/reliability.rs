@@ -4,12 +4,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
-use uraid_model::mech::{ArraySpec, Disk, DiskSpec, SecondParity, Spindles, State, System};
+use uraid_model::mech::{ArraySpec, Disk, DiskSpec, Spindles, State, System};
 use uraid_model::reliability;
 use uraid_serve::text::{duration, size};
 
 use super::array::{DiskArgs, REBUILT_AT_ONCE, rebuild_s, under};
-use super::level::ModelledLevel;
 use crate::level::LevelName;
 use crate::misuse::Misuse;
 use crate::terminal::{print, print_json};
@@ -25,7 +24,7 @@ Examples:
 pub(crate) struct ReliabilityArgs {
     /// RAID levels
     #[arg(long = "level", value_enum, value_delimiter = ',', required = true, value_name = "LEVEL,...")]
-    levels: Vec<ModelledLevel>,
+    levels: Vec<LevelName>,
     /// Number of members
     #[arg(long, value_name = "N")]
     members: u8,
@@ -105,31 +104,27 @@ pub(super) fn run(args: &ReliabilityArgs) -> Result<()> {
 
 impl ReliabilityArgs {
     /// The array, of which the first member is being rebuilt if the level has redundancy.
-    fn array(&self, level: ModelledLevel, disk: &DiskSpec) -> Result<ArraySpec> {
+    fn array(&self, level: LevelName, disk: &DiskSpec) -> Result<ArraySpec> {
         ensure!(
-            level != ModelledLevel::Real(LevelName::Raid10) || self.members.is_multiple_of(2),
+            level != LevelName::Raid10 || self.members.is_multiple_of(2),
             Misuse("RAID 10 is estimated as pairs: an even number of members".into())
         );
-        let array = match level {
-            ModelledLevel::Real(name) => {
-                ArraySpec::new(disk.clone(), self.members, name.level(self.members, None, None), self.chunk)
-            }
-            ModelledLevel::Raid6 => ArraySpec::raid6(disk.clone(), self.members, self.chunk, SecondParity::Rotated),
-        };
+        let named = level.level(self.members, None, None);
+        let array = ArraySpec::new(disk.clone(), self.members, named, self.chunk);
         let _ = array.geometry()?;
         let members = MemberSet::EMPTY.with(MemberIndex(0));
         let state = match level {
-            ModelledLevel::Real(LevelName::Raid0) => State::Healthy,
+            LevelName::Raid0 => State::Healthy,
             _ => State::Rebuilding { members, at_once: REBUILT_AT_ONCE },
         };
         Ok(ArraySpec { state, spindles: Spindles::Apart, ..array })
     }
 
-    fn estimate(&self, level: ModelledLevel, array: &ArraySpec) -> Result<Estimated> {
+    fn estimate(&self, level: LevelName, array: &ArraySpec) -> Result<Estimated> {
         let geometry = array.geometry()?;
         let rebuild_s = match (self.rebuild, &self.workload) {
             // Nothing can be rebuilt.
-            _ if level == ModelledLevel::Real(LevelName::Raid0) => 0.0,
+            _ if level == LevelName::Raid0 => 0.0,
             (Some(time), _) => time.as_secs_f64(),
             (None, Some(name)) => {
                 let mut system = System::new(std::slice::from_ref(array))?;
@@ -142,19 +137,19 @@ impl ReliabilityArgs {
         let bytes = Disk::new(array.disk.clone())?.capacity().bytes().0 as f64;
         let members = u32::from(self.members);
         let (tolerance, sets) = match level {
-            ModelledLevel::Real(LevelName::Raid0) => (0, 1),
-            ModelledLevel::Real(LevelName::Raid1) => (members - 1, 1),
-            ModelledLevel::Real(LevelName::Raid10) => (1, members / 2),
-            ModelledLevel::Real(LevelName::Raid5) => (1, 1),
-            ModelledLevel::Raid6 | ModelledLevel::Real(LevelName::Rm2) => (2, 1),
+            LevelName::Raid0 => (0, 1),
+            LevelName::Raid1 => (members - 1, 1),
+            LevelName::Raid10 => (1, members / 2),
+            LevelName::Raid5 => (1, 1),
+            LevelName::Raid6 | LevelName::Rm2 => (2, 1),
         };
         let model = reliability::Array { members, tolerance, sets, rebuild_h: (rebuild_s / 3600.0).max(1e-9) };
         let loss = model.loss(&reliability::Disk { mttf_h: self.mttf, unreadable: self.ure, bytes });
         Ok(Estimated {
-            level: array.level_name(),
+            level: array.level.name(),
             capacity: geometry.capacity().bytes().0 as f64 / (bytes * f64::from(self.members)),
             rebuild_s,
-            unreadable: if level == ModelledLevel::Real(LevelName::Raid0) { 0.0 } else { loss.unreadable },
+            unreadable: if level == LevelName::Raid0 { 0.0 } else { loss.unreadable },
             mttdl_failures_years: loss.mttdl_failures_years(),
             mttdl_years: loss.mttdl_years(),
             loss: loss.within(self.years),

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use smallvec::smallvec;
+use uraid_layout::field::Factor;
 use uraid_layout::stripe::Group;
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Location, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
 
@@ -30,7 +31,7 @@ use crate::format::BLOCK;
 use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, SUM_BYTES};
 use crate::format::superblock::Superblock;
 use crate::member::Access;
-use crate::xor::xor_into;
+use crate::xor::combine_into;
 
 /// What is read of a member at once.
 const WINDOW: Sectors = Sectors((1 << 20) / SECTOR_BYTES);
@@ -244,7 +245,7 @@ impl<'a> Columns<'a> {
             (member, sectors.start)
         };
         let mut data = Vec::with_capacity(group.data.len());
-        for &cell in &group.data {
+        for (cell, factor) in group.data_terms() {
             let (member, sector) = place(cell);
             let mut buf = Buf::zeroed(BLOCK.bytes());
             if let Some(own) = &self.superblocks[member.index()] {
@@ -254,11 +255,11 @@ impl<'a> Columns<'a> {
             if let Some(overlay) = &overlay {
                 overlay.apply(member, sector, buf.as_mut());
             }
-            data.push(buf);
+            data.push((buf, factor));
         }
-        let sources: Vec<&[u8]> = data.iter().map(AsRef::as_ref).collect();
+        let terms: Vec<(&[u8], Factor)> = data.iter().map(|(buf, factor)| (buf.as_ref(), *factor)).collect();
         let mut parity = Buf::zeroed(BLOCK.bytes());
-        xor_into(parity.as_mut(), &sources);
+        combine_into(parity.as_mut(), &terms);
         let (member, sector) = place(group.parity);
         let Some(own) = &self.superblocks[member.index()] else { return Ok(()) };
         match overlay {

@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use rustix::io::Errno;
 use smallvec::smallvec;
+use uraid_layout::field::Factor;
 use uraid_layout::stripe::Group;
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
 
@@ -29,7 +30,7 @@ use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind};
 use crate::format::BLOCK;
 use crate::format::badblocks::{BadBlocks, Lack};
 use crate::format::superblock::Superblock;
-use crate::xor::xor_into;
+use crate::xor::combine_into;
 
 /// Memory for what is worked on at once, beside one [`COLUMNS`] of a stripe.
 const BATCH_BYTES: u64 = 8 << 20;
@@ -164,8 +165,9 @@ impl<D: Disk> Resync<'_, D> {
                 piece.cells.iter().for_each(|(cell, content)| put(*cell, content));
             }
             for group in groups(self.geometry, piece.stripe) {
-                let sources: Option<Vec<&[u8]>> = group.data.iter().map(|&cell| piece.content(cell)).collect();
-                let Some(sources) = sources else {
+                let term = |(cell, factor)| Some((piece.content(cell)?, factor));
+                let terms: Option<Vec<(&[u8], Factor)>> = group.data_terms().map(term).collect();
+                let Some(terms) = terms else {
                     // Of copies that nobody can read one counts should it be read again: they may differ.
                     let kept = self.source(piece.stripe, group.data[0]);
                     let is_copy = group.data.len() == 1;
@@ -175,7 +177,7 @@ impl<D: Disk> Resync<'_, D> {
                     continue;
                 };
                 let mut parity = Buf::zeroed(piece.len.bytes());
-                xor_into(parity.as_mut(), &sources);
+                combine_into(parity.as_mut(), &terms);
                 put(group.parity, &parity);
             }
         }

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use uraid_layout::field::Factor;
 use uraid_layout::plan::Slice;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Cell, DataUnit, Level, Placement, Rotation, Spec};
@@ -387,24 +388,21 @@ impl Drill {
     /// A group's parity in a column, with some sectors' new content; none where the members' is not known.
     fn sum(&self, (stripe, group, column): (u64, u16, u64), news: &[(u64, u64)]) -> Option<u64> {
         let map = self.geometry.map(StripeId(stripe));
-        let units = map.group(GroupId(group)).data.iter().map(|&cell| match map.role(cell) {
-            Role::Data(unit) => unit,
+        let units = map.group(GroupId(group)).data_terms().map(|(cell, factor)| match map.role(cell) {
+            Role::Data(unit) => (unit, factor),
             Role::Parity(_) => unreachable!("a group's data is data"),
         });
         let chunk = self.geometry.chunk().0;
-        let lbas = units.filter(|&unit| self.geometry.exists(StripeId(stripe), unit));
-        lbas.map(|unit| stripe * self.geometry.stripe_sectors().0 + u64::from(unit.0) * chunk + column).try_fold(
-            0,
-            |sum, lba| {
-                if let Some(&(_, bits)) = news.iter().find(|&&(new, _)| new == lba) {
-                    return Some(sum ^ bits);
-                }
-                match self.sectors[index(lba)].members[..] {
-                    [value] => Some(sum ^ value.bits),
-                    _ => None,
-                }
-            },
-        )
+        let mut units = units.filter(|&(unit, _)| self.geometry.exists(StripeId(stripe), unit));
+        units.try_fold(0, |sum, (unit, factor)| {
+            let lba = stripe * self.geometry.stripe_sectors().0 + u64::from(unit.0) * chunk + column;
+            let bits = match (news.iter().find(|&&(new, _)| new == lba), &self.sectors[index(lba)].members[..]) {
+                (Some(&(_, bits)), _) => bits,
+                (None, [value]) => value.bits,
+                _ => return None,
+            };
+            Some(sum ^ u64::from_le_bytes(bits.to_le_bytes().map(|byte| Factor(byte).times(factor).0)))
+        })
     }
 
     fn settle_any(&mut self) {
@@ -573,6 +571,7 @@ fn specs() -> Vec<Spec> {
         spec(raid5, 3, 4096, 8),
         spec(raid5, 5, 12 << 10, 5),
         spec(raid5, 4, 64 << 10, 2),
+        spec(Level::Raid6 { rotation: Rotation::RightAsymmetric }, 5, 8192, 6),
         spec(Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7, 4096, 12),
     ]
 }

@@ -33,6 +33,7 @@ fn each_level_has_what_suits_it_unless_told_otherwise() {
         (Level::Raid1, 2, Consistency::Bitmap),
         (Level::Raid10 { copies: 2 }, 5, Consistency::Bitmap),
         (RAID5, 3, Consistency::Log),
+        (Level::Raid6 { rotation: Rotation::LeftSymmetric }, 4, Consistency::Log),
         (RM2, 7, Consistency::Log),
     ];
     for (level, members, expected) in cases {

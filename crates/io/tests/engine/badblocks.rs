@@ -17,8 +17,8 @@ use crate::recovery::{Members, assembled, assembled_with, superblock, try_assemb
 use crate::replace::{assert_replaced, replacement};
 use crate::reshape_lost::{ask, lack, lose};
 use crate::support::{
-    CHUNK, RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, images, noise, read, rm2, run, shapes, size,
-    small, write,
+    CHUNK, RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, block, buf, images, noise, read, rm2, run, shapes,
+    size, small, write,
 };
 
 /// The sectors that a member's list has, for a reason, as runs.
@@ -310,10 +310,11 @@ fn opened_on(disk: MemDisk, shape: &Shape, left: &Members) -> TestEngine {
     assembled.into_engine().expect("an engine")
 }
 
-/// Two members of RM2 are lost, and a sector of a third can't be read: what can be computed is.
+/// Two members of RM2 or RAID 6 are lost, and a sector of a third can't be read: what can be computed is.
 #[test]
 fn of_two_lost_members_only_what_cannot_be_computed_is_lost() {
-    for shape in [small(rm2(3, Placement::Adjacent), 7), logged(small(rm2(3, Placement::Adjacent), 7))] {
+    let rm2 = small(rm2(3, Placement::Adjacent), 7);
+    for shape in [rm2, logged(rm2), logged(small(RAID6, 7))] {
         for (first, second) in [(0, 1), (2, 5), (0, 6)].map(|(a, b)| (MemberIndex(a), MemberIndex(b))) {
             let context = format!("{shape:?}, {first} and {second}");
             let (mut engine, content) = filled(shape, Order::Fifo);

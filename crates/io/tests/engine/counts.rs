@@ -5,7 +5,9 @@ use uraid_io::engine::{CacheMode, Command};
 use uraid_layout::plan::MethodCounts;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
-use crate::support::{RAID5, Random, Shape, TestEngine, buf, noise, read, rm2, run, run_all, small, with_cache, write};
+use crate::support::{
+    RAID5, RAID6, Random, Shape, TestEngine, buf, noise, read, rm2, run, run_all, small, with_cache, write,
+};
 
 /// Reads, writes and flushes of data that `work` takes.
 fn cost(engine: &mut TestEngine, work: impl FnOnce(&mut TestEngine)) -> (u64, u64, u64) {
@@ -23,6 +25,7 @@ fn healthy(shape: Shape) -> TestEngine {
 fn a_small_write_takes_as_few_operations_as_the_level_allows() {
     for (shape, reads, writes) in [
         (small(RAID5, 5), 2, 2),
+        (small(RAID6, 6), 3, 3),
         (small(rm2(3, Placement::Adjacent), 7), 3, 3),
         (small(rm2(3, Placement::Partitioned), 7), 3, 3),
         (small(Level::Raid1, 3), 0, 3),
@@ -44,6 +47,7 @@ fn a_small_write_takes_as_few_operations_as_the_level_allows() {
 fn a_full_stripe_takes_one_write_for_each_member_and_no_read() {
     for (shape, members) in [
         (small(RAID5, 5), 5),
+        (small(RAID6, 6), 6),
         (small(rm2(3, Placement::Adjacent), 7), 7),
         (small(Level::Raid1, 3), 3),
         (small(Level::Raid0, 4), 4),
@@ -144,6 +148,7 @@ fn one_sector_costs_one_sector_of_each() {
     for (shape, expected) in [
         (small(RAID5, 5), small_write(2)),
         (Shape { chunk: 64 << 10, chunks: 4, ..small(RAID5, 5) }, small_write(2)),
+        (small(RAID6, 6), small_write(3)),
         (small(rm2(3, Placement::Adjacent), 7), small_write(3)),
         (small(rm2(3, Placement::Partitioned), 7), small_write(3)),
         (small(Level::Raid0, 4), (0, 0, 1, 512, 0)),
@@ -197,11 +202,12 @@ fn what_each_kind_of_plan_moves() {
     }
 }
 
-/// Two missing members of RM2 with seven members and three rows, and what mirrors take.
+/// Two missing members of RM2 with seven members and three rows, and of RAID 6 with six, and what mirrors take.
 #[test]
 fn what_other_levels_move() {
     const K: u64 = 1024;
     let rm2 = small(rm2(3, Placement::Adjacent), 7);
+    let raid6 = small(RAID6, 6);
     let write = |sectors| Command::Write { lba: Lba(0), buf: buf(&noise(1, sectors)), fua: false };
     let none: &[u8] = &[];
     let raid10 = small(Level::Raid10 { copies: 2 }, 4);
@@ -209,6 +215,10 @@ fn what_other_levels_move() {
         ("RM2, full", rm2, none, write(112), (0, 0, 7, 84 * K, 0)),
         ("RM2, full without two", rm2, &[0, 1][..], write(112), (0, 0, 5, 60 * K, 0)),
         ("RM2, a unit", rm2, none, write(8), (3, 12 * K, 3, 12 * K, 0)),
+        ("RAID 6, full", raid6, none, write(32), (0, 0, 6, 24 * K, 0)),
+        ("RAID 6, full without two", raid6, &[1, 2][..], write(32), (0, 0, 4, 16 * K, 0)),
+        ("RAID 6, a unit", raid6, none, write(8), (3, 12 * K, 3, 12 * K, 0)),
+        ("RAID 6, a unit that is missing with another", raid6, &[1, 2], write(8), (4, 16 * K, 2, 8 * K, 0)),
         ("RAID 1", small(Level::Raid1, 3), none, write(8), (0, 0, 3, 12 * K, 0)),
         ("RAID 1 without one", small(Level::Raid1, 3), &[1], write(8), (0, 0, 2, 8 * K, 0)),
         ("RAID 10", raid10, none, write(8), (0, 0, 2, 8 * K, 0)),
@@ -267,6 +277,8 @@ fn what_may_still_fail_follows_from_who_is_missing() {
         (small(Level::Raid0, 4), vec![], 0),
         (small(RAID5, 5), vec![], 1),
         (small(RAID5, 5), vec![3], 0),
+        (small(RAID6, 4), vec![], 2),
+        (small(RAID6, 4), vec![2, 3], 0),
         (small(rm2(3, Placement::Adjacent), 7), vec![], 2),
         (small(rm2(3, Placement::Adjacent), 7), vec![6], 1),
         (small(rm2(3, Placement::Adjacent), 7), vec![0, 6], 0),

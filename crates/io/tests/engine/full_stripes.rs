@@ -7,11 +7,12 @@ use uraid_io::disk::{MemDisk, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply};
 use uraid_io::format::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode, positions};
 use uraid_io::member::Access;
+use uraid_layout::field;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
 
 use crate::recovery::{Members, superblock, try_assembled};
 use crate::support::{
-    RAID5, SECTOR, Shape, TestEngine, block, buf, encoded, images, noise, rm2, run, size, small, write,
+    RAID5, RAID6, SECTOR, Shape, TestEngine, block, buf, encoded, images, noise, rm2, run, size, small, write,
 };
 
 /// The stripe that is written in part.
@@ -21,8 +22,9 @@ fn logged(level: Level, members: u8) -> Shape {
     Shape { chunks: 12, consistency: Consistency::Log, ..small(level, members) }
 }
 
-fn shapes() -> [Shape; 3] {
-    [logged(RAID5, 4), logged(rm2(2, Placement::Adjacent), 5), logged(rm2(3, Placement::Partitioned), 7)]
+fn shapes() -> [Shape; 4] {
+    let rm2s = [logged(rm2(2, Placement::Adjacent), 5), logged(rm2(3, Placement::Partitioned), 7)];
+    [logged(RAID5, 4), rm2s[0], rm2s[1], logged(RAID6, 5)]
 }
 
 /// An array after a write of a whole stripe, which is in place and not flushed: what the members held before, what they
@@ -144,6 +146,13 @@ impl Written {
                 {
                     new.push(cell);
                 }
+            }
+            // Two of RAID 6 come back together, by both parities.
+            let lacking: Vec<Cell> = map.data().iter().copied().filter(|cell| !new.contains(cell)).collect();
+            let has_both = map.groups().iter().all(|group| !is_lost(group.parity) && new.contains(&group.parity));
+            let is_raid6 = matches!(self.shape.level, Level::Raid6 { .. });
+            if is_raid6 && has_both && lacking.len() == 2 && lacking.iter().all(|&cell| is_lost(cell)) {
+                new.extend(lacking);
             }
             if new.len() == known {
                 break;
@@ -321,8 +330,8 @@ fn assert_agrees(written: &Written, members: &Members, context: &str) {
     };
     for group in written.geometry.map(STRIPE).groups() {
         let mut sum = bytes(group.parity).to_vec();
-        for &cell in &group.data {
-            sum.iter_mut().zip(bytes(cell)).for_each(|(sum, byte)| *sum ^= byte);
+        for (cell, factor) in group.data_terms() {
+            field::add_multiple(&mut sum, bytes(cell), factor);
         }
         assert!(sum.iter().all(|&byte| byte == 0), "{context}: parity does not agree");
     }

@@ -11,7 +11,7 @@ use uraid_layout::{Bytes, Lba, MemberSet, Placement, Sectors};
 use crate::rebuild::{assert_whole, fail, new_member};
 use crate::recovery::{Members, assembled, superblock, try_assembled};
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, cost, images, noise, rm2, run, run_all, small,
+    RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, block, buf, cost, images, noise, rm2, run, run_all, small,
     tolerated, with_cache, write,
 };
 
@@ -19,10 +19,11 @@ use crate::support::{
 const PAGES: u64 = 512;
 
 /// Arrays with a journal of 128 KiB on each member.
-fn journaled() -> [Shape; 3] {
+fn journaled() -> [Shape; 4] {
     let shape = |level, members| Shape { consistency: Consistency::Log, log: 256 << 10, ..small(level, members) };
     let raid5 = Shape { chunk: 16 << 10, ..shape(RAID5, 5) };
-    [raid5, shape(rm2(3, Placement::Adjacent), 7), Shape { integrity: Integrity::Crc32, ..shape(RAID5, 4) }]
+    let checked = Shape { integrity: Integrity::Crc32, ..shape(RAID5, 4) };
+    [raid5, shape(rm2(3, Placement::Adjacent), 7), checked, shape(RAID6, 5)]
 }
 
 pub(crate) fn engine_of(shape: Shape) -> TestEngine {

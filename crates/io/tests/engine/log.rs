@@ -7,7 +7,8 @@ use uraid_io::format::superblock::Consistency;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::support::{
-    CHUNK, RAID5, Shape, TestEngine, block, buf, cost, noise, recovered, rm2, run, run_all, small, with_cache, write,
+    CHUNK, RAID5, RAID6, Shape, TestEngine, block, buf, cost, noise, recovered, rm2, run, run_all, small, with_cache,
+    write,
 };
 
 fn logged(level: Level, members: u8) -> TestEngine {
@@ -21,9 +22,13 @@ fn durable(lba: u64, seed: u64) -> Command {
 
 #[test]
 fn a_durable_write_logs_and_flushes_only_the_members_that_it_is_written_to() {
-    for (level, members, touched) in
-        [(RAID5, 5, 2), (rm2(3, Placement::Adjacent), 7, 3), (Level::Raid1, 3, 3), (Level::Raid10 { copies: 2 }, 4, 2)]
-    {
+    for (level, members, touched) in [
+        (RAID5, 5, 2),
+        (RAID6, 6, 3),
+        (rm2(3, Placement::Adjacent), 7, 3),
+        (Level::Raid1, 3, 3),
+        (Level::Raid10 { copies: 2 }, 4, 2),
+    ] {
         let mut engine = logged(level, members);
         run(&mut engine, durable(0, 1)).expect("written");
         let cost = cost(&mut engine, |engine| drop(run(engine, durable(64, 2)).expect("written")));

@@ -10,7 +10,7 @@ use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::recovery::{Members, superblock, try_assembled};
-use crate::support::{RAID5, Random, Shape, block, buf, encoded, noise, rm2, run, size, small, write};
+use crate::support::{RAID5, RAID6, Random, Shape, block, buf, encoded, noise, rm2, run, size, small, write};
 
 /// What there is of an array after a power cut, and all of its content: every write was acknowledged as durable.
 struct Left {
@@ -114,6 +114,7 @@ fn whatever_fails_on_one_member_the_array_opens() {
         logged(Level::Raid1, 2),
         logged(Level::Raid10 { copies: 2 }, 4),
         logged(rm2(2, Placement::Adjacent), 5),
+        logged(RAID6, 4),
         logged(RAID5, 3).checked(),
     ];
     for shape in shapes {

@@ -17,8 +17,8 @@ use crate::recovery::{Members, assembled, superblock};
 use crate::support::model::Model;
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, run_all, shapes, size, small,
-    tolerated, write,
+    RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, run_all, shapes, size,
+    small, tolerated, write,
 };
 
 /// An engine that rebuilds, with content on its members.
@@ -691,7 +691,7 @@ fn a_crash_at_any_moment_goes_on_from_the_record() {
 /// Who makes errors while another is being rebuilt is needed more than ever.
 #[test]
 fn nobody_is_given_up_for_corrected_errors_while_another_is_rebuilt() {
-    for shape in [small(rm2(3, Placement::Adjacent), 7), small(rm2(2, Placement::Adjacent), 5)] {
+    for shape in [small(rm2(3, Placement::Adjacent), 7), small(rm2(2, Placement::Adjacent), 5), small(RAID6, 5)] {
         let (mut engine, content) = filled(shape, Order::Fifo);
         engine.set_max_errors(Some(3));
         drop(run(&mut engine, fail(MemberIndex(2))).expect("given up"));

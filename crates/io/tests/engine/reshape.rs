@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 use crate::recovery::{Members, assembled, superblock, try_assembled};
 use crate::support::{
-    RAID5, Random, SECTOR, Shape, buf, encoded, images, noise, rm2, run, size, small, tolerated, write,
+    RAID5, RAID6, Random, SECTOR, Shape, buf, encoded, images, noise, rm2, run, size, small, tolerated, write,
 };
 
 /// How often each change of shape is cut off; more with `URAID_RESHAPE_ROUNDS`.
@@ -265,6 +265,8 @@ pub(crate) fn cases() -> Vec<Case> {
         case(with(small(RAID5, 4), Consistency::Log), right, 4),
         Case { chunk: 8 << 10, ..case(small(RAID5, 5), Level::Raid0, 5) },
         Case { kept: Some(Bytes(9 * 4096)), ..case(small(RAID5, 4), Level::Raid1, 2) },
+        case(with(small(RAID5, 3), Consistency::Log), RAID6, 4),
+        case(small(RAID6, 5), adjacent(3), 7),
         // Each block has a checksum.
         case(small(RAID5, 3).checked(), adjacent(3), 7),
         case(small(RAID5, 4).checked(), right, 4),

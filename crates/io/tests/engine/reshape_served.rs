@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::recovery::{Members, assembled, superblock};
 use crate::reshape::{Case, Power, assert_holds, case, content_of, is_old, joining, judged, plan};
 use crate::support::model::content;
-use crate::support::{RAID5, Random, SECTOR, Shape, rm2, size, small};
+use crate::support::{RAID5, RAID6, Random, SECTOR, Shape, rm2, size, small};
 
 type Served<'a> = Engine<&'a mut Power, u64>;
 
@@ -93,6 +93,7 @@ fn cases() -> Vec<Case> {
         case(logged(small(RAID5, 3)), adjacent(3), 7),
         case(logged(small(adjacent(3), 7)), RAID5, 4),
         case(logged(small(RAID5, 4)), right, 4),
+        case(logged(small(RAID5, 3)), RAID6, 5),
         case(logged(small(Level::Raid1, 2)), RAID5, 3),
         case(small(Level::Raid0, 3), Level::Raid0, 4),
         // They have a log while content moves, and no longer.

@@ -14,8 +14,8 @@ use uraid_layout::{
 use crate::content::{Storm, caching};
 use crate::counts::moved;
 use crate::support::{
-    RAID5, SECTOR, Shape, TestEngine, assert_encoded, buf, encoded, images, noise, read, rm2, run, shapes, size, small,
-    tolerated, with_cache, write,
+    RAID5, RAID6, SECTOR, Shape, TestEngine, assert_encoded, buf, encoded, images, noise, read, rm2, run, shapes, size,
+    small, tolerated, with_cache, write,
 };
 
 fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
@@ -128,7 +128,7 @@ fn expected(geometry: &Geometry, stripe: StripeId, cell: Cell, columns: std::ops
     let here = at(geometry, stripe, cell, columns.start);
     let copies = match geometry.spec().level {
         Level::Raid0 => return vec![],
-        Level::Rm2 { .. } => {
+        Level::Raid6 { .. } | Level::Rm2 { .. } => {
             let is_data = matches!(map.role(cell), Role::Data(_));
             return vec![mismatch(if is_data { Blame::Suspected(here) } else { Blame::Certain(here) })];
         }
@@ -211,21 +211,24 @@ fn a_mismatch_names_the_sectors_of_the_array() {
     }
 }
 
-fn rm2_shapes() -> impl Iterator<Item = Shape> {
-    [(2, 4), (2, 5), (3, 6), (3, 7), (4, 9)].into_iter().flat_map(|(height, members)| {
+/// Levels that can tell which unit is wrong.
+fn with_two_parities() -> impl Iterator<Item = Shape> {
+    let rm2s = [(2, 4), (2, 5), (3, 6), (3, 7), (4, 9)].into_iter().flat_map(|(height, members)| {
         let placements =
             if members == 7 { vec![Placement::Adjacent, Placement::Partitioned] } else { vec![Placement::Adjacent] };
         let shape = move |placement| Shape { chunks: u64::from(height) * 2, ..small(rm2(height, placement), members) };
-        let consistencies = [Consistency::None, Consistency::Log, Consistency::Bitmap];
-        let with = move |shape: Shape| consistencies.map(|consistency| Shape { consistency, ..shape });
-        placements.into_iter().map(shape).flat_map(with)
-    })
+        placements.into_iter().map(shape)
+    });
+    let raid6s = [4, 5, 7].map(|members| Shape { chunks: 3, ..small(RAID6, members) });
+    let consistencies = [Consistency::None, Consistency::Log, Consistency::Bitmap];
+    let with = move |shape: Shape| consistencies.map(|consistency| Shape { consistency, ..shape });
+    rm2s.chain(raid6s).flat_map(with)
 }
 
 /// Every cell: repaired for good, and only its sectors are written; a suspect only when that is asked for.
 #[test]
-fn a_wrong_unit_of_rm2_is_repaired() {
-    for shape in rm2_shapes() {
+fn a_wrong_unit_with_two_parities_is_repaired() {
+    for shape in with_two_parities() {
         let (mut engine, content) = filled(shape);
         let geometry = engine.geometry().clone();
         let stripe = StripeId(1);
@@ -305,7 +308,7 @@ fn two_wrong_units_are_located_or_left_alone() {
 #[test]
 fn parity_that_rots_under_load_is_repaired() {
     let mut repaired = 0;
-    for (index, shape) in (0..).zip(rm2_shapes()) {
+    for (index, shape) in (0..).zip(with_two_parities()) {
         for turn in 0..3 {
             let seed = 76_000 + index * 10 + turn;
             let mut storm = Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), seed, caching(seed));
@@ -350,7 +353,7 @@ fn blocks_that_were_never_written_are_compared() {
 /// wrong instead.
 #[test]
 fn a_write_waits_for_the_repair_of_its_stripe() {
-    for shape in rm2_shapes() {
+    for shape in with_two_parities() {
         let (mut engine, mut content) = filled(shape);
         let cell = engine.geometry().map(StripeId(0)).data()[0];
         spoil(&mut engine, StripeId(0), cell, 0..8, 6);
@@ -539,7 +542,7 @@ fn memory_and_members_agree_after_a_repair() {
 /// was written is not undone.
 #[test]
 fn what_was_overwritten_is_not_undone() {
-    for shape in rm2_shapes() {
+    for shape in with_two_parities() {
         let (mut engine, mut content) = filled(shape);
         let geometry = engine.geometry().clone();
         let cell = geometry.map(StripeId(0)).data()[0];

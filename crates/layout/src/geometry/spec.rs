@@ -35,6 +35,12 @@ pub enum Level {
         /// How parity and data rotate from stripe to stripe.
         rotation: Rotation,
     },
+    /// Two rotated parities, P the XOR of the data and Q its sum in GF(2^8), so that any two failures are survived; 4 to
+    /// 64 members.
+    Raid6 {
+        /// How parity and data rotate from stripe to stripe: Q is after P.
+        rotation: Rotation,
+    },
     /// Two parity groups for each data unit, so that any two failures are survived by XOR alone; 4 to 32 members.
     Rm2 {
         /// The rows of a parity stripe (the papers' M), of which one holds parity: 2 to
@@ -45,7 +51,7 @@ pub enum Level {
     },
 }
 
-/// How RAID 5 rotates, numbered as Linux md numbers its layouts.
+/// How RAID 5 and 6 rotate, numbered as Linux md numbers its layouts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Rotation {
@@ -85,12 +91,6 @@ pub enum GeometryError {
         min: u8,
         /// The most members that the level takes.
         max: u8,
-    },
-    /// RAID 6 doesn't work with this number of members.
-    #[error("RAID 6 takes 4 to 64 members, not {members}")]
-    Raid6Members {
-        /// The members asked for.
-        members: u8,
     },
     /// RAID 10 can't keep this number of copies.
     #[error("RAID 10 on {members} members keeps 2 to {members} copies of each unit, not {copies}")]
@@ -160,6 +160,7 @@ impl Level {
             Self::Raid1 => "RAID 1",
             Self::Raid10 { .. } => "RAID 10",
             Self::Raid5 { .. } => "RAID 5",
+            Self::Raid6 { .. } => "RAID 6",
             Self::Rm2 { .. } => "RM2",
         }
     }
@@ -170,12 +171,19 @@ impl Level {
         matches!(self, Self::Raid1 | Self::Raid10 { .. })
     }
 
+    /// Whether redundancy is parity of the data.
+    #[must_use]
+    pub const fn has_parity(self) -> bool {
+        matches!(self, Self::Raid5 { .. } | Self::Raid6 { .. } | Self::Rm2 { .. })
+    }
+
     /// The fewest and the most members that the level takes.
     #[must_use]
     pub const fn members(self) -> core::ops::RangeInclusive<u8> {
         match self {
             Self::Raid0 | Self::Raid1 | Self::Raid10 { .. } => 2..=64,
             Self::Raid5 { .. } => 3..=64,
+            Self::Raid6 { .. } => 4..=64,
             Self::Rm2 { .. } => rm2::MIN_MEMBERS..=rm2::MAX_MEMBERS,
         }
     }

@@ -4,8 +4,9 @@ use alloc::vec::Vec;
 
 use thiserror::Error;
 
-use super::steps::{Buffer, DiskIo, Extent, Plan, Slice};
+use super::steps::{Buffer, DiskIo, Extent, Operand, Plan, Slice};
 use super::view::View;
+use crate::field::Factor;
 use crate::{Cell, DiskSector, Geometry, Location, MemberIndex, StripeId};
 
 /// What a plan is for.
@@ -45,8 +46,8 @@ pub enum Flaw {
     /// Something is given a value twice, or is not to be changed.
     #[error("{0:?} is defined twice, or must not change")]
     Redefined(Slice),
-    /// An XOR without operands, or with operands that are not as long as its target.
-    #[error("the XOR into {0:?} has no operands, or of another length")]
+    /// An XOR without operands, or with one that is not as long as its target or does not count.
+    #[error("the XOR into {0:?} has no operands, or one of another length or without a factor")]
     BadXor(Slice),
     /// The answer of a read has a hole, or a read writes.
     #[error("a read must fill its buffer and write nothing")]
@@ -89,10 +90,11 @@ pub fn check(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Result<(), F
     }
     for xor in plan.xors() {
         let operands = plan.operands(xor);
-        if operands.is_empty() || operands.iter().any(|operand| operand.len != xor.target.len) {
+        let is_bad = |operand: &Operand| operand.content.len != xor.target.len || operand.factor == Factor::ZERO;
+        if operands.is_empty() || operands.iter().any(is_bad) {
             return Err(Flaw::BadXor(xor.target));
         }
-        operands.iter().try_for_each(|&operand| buffers.demand(operand))?;
+        operands.iter().try_for_each(|operand| buffers.demand(operand.content))?;
         buffers.define(xor.target)?;
     }
     let is_missing = |_, cell| view.missing.contains(view.geometry.member(cell)) || view.left_out.contains(&cell);

@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use super::steps::{Buffer, Plan, Slice};
-use crate::SECTOR_BYTES;
+use crate::{SECTOR_BYTES, field};
 
 /// Runs `plan` on `members`, each the bytes of a member's data area, with `request` as the request's buffer and `cache`
 /// as the content that was said to be in memory. Returns what the plan's working memory holds then.
@@ -24,8 +24,8 @@ pub fn interpret(plan: &Plan, members: &mut [Vec<u8>], request: &mut [u8], cache
     for xor in plan.xors() {
         let mut sum = alloc::vec![0; bytes(xor.target.len.0)];
         for operand in plan.operands(xor) {
-            let content = source(*operand, request, &scratch, cache);
-            sum.iter_mut().zip(content).for_each(|(sum, byte)| *sum ^= byte);
+            let content = source(operand.content, request, &scratch, cache);
+            field::add_multiple(&mut sum, &content, operand.factor);
         }
         target(xor.target, request, &mut scratch).copy_from_slice(&sum);
     }

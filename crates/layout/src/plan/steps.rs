@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::field::Factor;
 use crate::{DiskSector, GroupId, Lba, MemberIndex, Sectors};
 
 /// Which buffer a [`Slice`] is of.
@@ -77,13 +78,22 @@ pub struct DiskIo {
     pub(crate) count: u32,
 }
 
-/// One XOR: `target` becomes the XOR of the operands (one operand: a copy), all of the same length.
+/// One XOR: `target` becomes the XOR of the operands, each times its factor, all of the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Xor {
     /// What is computed; always scratch or request.
     pub target: Slice,
     pub(crate) first: u32,
     pub(crate) count: u32,
+}
+
+/// What a XOR adds: a slice, each byte of it times a factor in GF(2^8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// The bytes.
+    pub content: Slice,
+    /// The factor; never zero, and 1 but where RAID 6's Q is involved.
+    pub factor: Factor,
 }
 
 /// Old content of a member that the plan computes from the others.
@@ -97,7 +107,7 @@ pub struct Recovered {
     pub content: Slice,
 }
 
-/// What a parity group's cells differ by: their XOR.
+/// What a parity group's cells differ by: their XOR, each times its factor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The group.
@@ -135,6 +145,7 @@ pub struct Plan {
     pub(crate) xors: Vec<Xor>,
     pub(crate) writes: Vec<DiskIo>,
     pub(crate) slices: Vec<Slice>,
+    pub(crate) operands: Vec<Operand>,
     pub(crate) recovered: Vec<Recovered>,
     pub(crate) differences: Vec<Difference>,
     pub(crate) scratch: Sectors,
@@ -168,8 +179,8 @@ impl Plan {
 
     /// A XOR's operands.
     #[must_use]
-    pub fn operands(&self, xor: &Xor) -> &[Slice] {
-        &self.slices[xor.first as usize..][..xor.count as usize]
+    pub fn operands(&self, xor: &Xor) -> &[Operand] {
+        &self.operands[xor.first as usize..][..xor.count as usize]
     }
 
     /// What the XORs compute of what members that can't be read hold, or should hold.
@@ -202,6 +213,7 @@ impl Plan {
         self.xors.clear();
         self.writes.clear();
         self.slices.clear();
+        self.operands.clear();
         self.recovered.clear();
         self.differences.clear();
         self.scratch = Sectors(0);

@@ -9,8 +9,9 @@
 use alloc::vec::Vec;
 
 use super::output::{Output, index_u32};
-use super::steps::{Buffer, Difference, Method, Plan, Recovered, Slice, Xor};
+use super::steps::{Buffer, Difference, Method, Operand, Plan, Recovered, Slice, Xor};
 use super::view::View;
+use crate::field::Factor;
 use crate::stripe::{Group, StripeMap};
 use crate::{Cell, DataUnit, DiskSector, GroupId, Sectors, StripeId};
 
@@ -47,7 +48,7 @@ enum Old {
     At(Slice),
     /// Asked for: on its member.
     Read,
-    /// Asked for: from the rest of a group, into the request buffer where a read wants it there.
+    /// Asked for: from others of the stripe, into the request buffer where a read wants it there.
     Recover { wanted: Option<Slice> },
 }
 
@@ -67,7 +68,7 @@ enum Update {
 struct Needs {
     reads: Vec<(Cell, usize)>,
     /// In an order in which they can be done.
-    recoveries: Vec<(Cell, GroupId, usize)>,
+    recoveries: Vec<(Cell, usize)>,
     /// Whether something was asked for that can't be had.
     is_unmet: bool,
 }
@@ -80,7 +81,7 @@ struct Stripe<'a> {
     map: &'a StripeMap,
 }
 
-impl Stripe<'_> {
+impl<'a> Stripe<'a> {
     /// Whether the cell's old content can't be read from its member.
     fn is_lost(&self, cell: Cell) -> bool {
         self.view.repair.lacks(self.view.geometry, self.id, cell)
@@ -96,10 +97,10 @@ impl Stripe<'_> {
         self.view.missing.contains(self.view.geometry.member(cell)) || self.view.left_out.contains(&cell)
     }
 
-    /// The group that gives a lost cell back; none when the cell can't be had.
-    fn recovery(&self, cell: Cell) -> Option<GroupId> {
-        let index = self.view.geometry.map_index(self.id);
-        self.view.repair.step_for(index, cell).map(|step| step.group)
+    /// What a lost cell is computed from; none when it can't be had.
+    fn sources(&self, cell: Cell) -> Option<&'a [(Cell, Factor)]> {
+        let (repair, index) = (self.view.repair, self.view.geometry.map_index(self.id));
+        repair.step_for(index, cell).map(|step| repair.sources(index, step))
     }
 }
 
@@ -120,7 +121,9 @@ impl Grid {
             for band in self.bands_of(range) {
                 let wanted = self.slice_of(range, band);
                 if let Old::At(cached) = *self.old_at(cell, band) {
-                    push_xor(plan, wanted, [cached]);
+                    let first = plan.operands.len();
+                    push(plan, cached, Factor::ONE);
+                    finish_xor(plan, wanted, first);
                 } else if let Some(source) = source {
                     out.read(view, stripe.id, source, self.cuts[band], wanted);
                     *self.old_at(cell, band) = Old::At(wanted);
@@ -227,10 +230,9 @@ impl Grid {
             }
             let group = GroupId(u16::try_from(group).expect("a stripe has fewer than 65536 groups"));
             let content = self.scratch(plan, 0);
-            let first = plan.slices.len();
-            for cell in equation.cells() {
-                let slice = self.content(cell, 0);
-                plan.slices.push(slice);
+            let first = plan.operands.len();
+            for (cell, factor) in equation.terms() {
+                push(plan, self.content(cell, 0), factor);
             }
             finish_xor(plan, content, first);
             plan.differences.push(Difference { group, content });
@@ -391,7 +393,7 @@ impl Grid {
         if modify { Method::ReadModifyWrite } else { Method::Reconstruct }
     }
 
-    /// Asks for the old content of a (cell, band), from its member or, where that is missing, from the rest of a group.
+    /// Asks for the old content of a (cell, band), from its member or, where that is missing, from others.
     fn ask(&mut self, stripe: &Stripe<'_>, cell: Cell, band: usize) {
         if *self.old_at(cell, band) != Old::Unasked {
             return;
@@ -401,15 +403,15 @@ impl Grid {
             self.needs.reads.push((cell, band));
             return;
         }
-        let Some(group) = stripe.recovery(cell) else {
+        let Some(sources) = stripe.sources(cell) else {
             self.needs.is_unmet = true;
             return;
         };
         *self.old_at(cell, band) = Old::Recover { wanted: None };
-        for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
+        for &(source, _) in sources {
             self.ask(stripe, source, band);
         }
-        self.needs.recoveries.push((cell, group, band));
+        self.needs.recoveries.push((cell, band));
     }
 
     /// Disk operations and sectors that the reads asked for come to.
@@ -448,13 +450,12 @@ impl Grid {
             }
         }
         for index in 0..self.needs.recoveries.len() {
-            let (cell, group, band) = self.needs.recoveries[index];
+            let (cell, band) = self.needs.recoveries[index];
             let Old::Recover { wanted } = *self.old_at(cell, band) else { continue };
             let target = wanted.unwrap_or_else(|| self.scratch(plan, band));
-            let first = plan.slices.len();
-            for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
-                let slice = self.content(source, band);
-                plan.slices.push(slice);
+            let first = plan.operands.len();
+            for &(source, factor) in stripe.sources(cell).expect("a recovery has sources") {
+                push(plan, self.content(source, band), factor);
             }
             finish_xor(plan, target, first);
             let member = stripe.view.geometry.member(cell);
@@ -483,24 +484,27 @@ impl Grid {
                     continue;
                 }
                 let modify = update == Update::Partial && method == Method::ReadModifyWrite;
-                let first = plan.slices.len();
+                let first = plan.operands.len();
                 if modify {
-                    let slice = self.content(equation.parity, band);
-                    plan.slices.push(slice);
+                    push(plan, self.content(equation.parity, band), Factor::ONE);
                 }
-                for &cell in &equation.data {
+                for (cell, factor) in equation.data_terms() {
                     let new = *self.new_at(cell, band);
                     if new.is_some() == modify {
-                        let slice = self.content(cell, band);
-                        plan.slices.push(slice);
+                        push(plan, self.content(cell, band), factor);
                     }
-                    plan.slices.extend(new.filter(|slice| slice.buffer != Buffer::Zeroes));
+                    if let Some(new) = new.filter(|slice| slice.buffer != Buffer::Zeroes) {
+                        push(plan, new, factor);
+                    }
                 }
-                let parity = match plan.slices.len() - first {
-                    0 => Slice { buffer: Buffer::Zeroes, start: Sectors(0), len: self.len_of(band) },
+                let parity = match plan.operands[first..] {
+                    [] => Slice { buffer: Buffer::Zeroes, start: Sectors(0), len: self.len_of(band) },
                     // The XOR of one operand is the operand: nothing to compute, and mirrors are written from the
                     // request itself.
-                    1 => plan.slices.pop().expect("one operand is there"),
+                    [Operand { content, factor: Factor::ONE }] => {
+                        plan.operands.truncate(first);
+                        content
+                    }
                     _ => {
                         let target = self.scratch(plan, band);
                         finish_xor(plan, target, first);
@@ -532,14 +536,12 @@ impl Needs {
     }
 }
 
-fn push_xor<const N: usize>(plan: &mut Plan, target: Slice, operands: [Slice; N]) {
-    let first = plan.slices.len();
-    plan.slices.extend(operands);
-    finish_xor(plan, target, first);
+fn push(plan: &mut Plan, content: Slice, factor: Factor) {
+    plan.operands.push(Operand { content, factor });
 }
 
-/// The slices from `first` on are the operands.
+/// The operands from `first` on are the XOR's.
 fn finish_xor(plan: &mut Plan, target: Slice, first: usize) {
-    let count = index_u32(plan.slices.len() - first);
+    let count = index_u32(plan.operands.len() - first);
     plan.xors.push(Xor { target, first: index_u32(first), count });
 }

@@ -11,6 +11,8 @@ use uraid_layout::{
     StripeId,
 };
 
+use crate::oracle::{factor, product};
+
 pub(crate) const SECTOR: usize = SECTOR_BYTES as usize;
 
 /// The chunk of the small geometries: 8 sectors.
@@ -28,6 +30,7 @@ pub(crate) fn rm2(height: u8, placement: Placement) -> Level {
 
 pub(crate) fn small_geometries() -> Vec<Geometry> {
     let raid5 = |rotation| Level::Raid5 { rotation };
+    let raid6 = |rotation| Level::Raid6 { rotation };
     vec![
         geometry(Level::Raid0, 3, 2),
         geometry(Level::Raid1, 2, 2),
@@ -38,6 +41,9 @@ pub(crate) fn small_geometries() -> Vec<Geometry> {
         geometry(raid5(Rotation::LeftSymmetric), 3, 2),
         geometry(raid5(Rotation::LeftSymmetric), 5, 2),
         geometry(raid5(Rotation::RightAsymmetric), 4, 2),
+        geometry(raid6(Rotation::LeftSymmetric), 4, 2),
+        geometry(raid6(Rotation::LeftSymmetric), 6, 2),
+        geometry(raid6(Rotation::RightAsymmetric), 5, 3),
         geometry(rm2(2, Placement::Adjacent), 4, 2),
         geometry(rm2(2, Placement::Partitioned), 5, 2),
         geometry(rm2(3, Placement::Adjacent), 6, 1),
@@ -69,7 +75,7 @@ pub(crate) fn encode(geometry: &Geometry, content: &[u8]) -> Vec<Vec<u8>> {
     let chunk = CHUNK as usize * SECTOR;
     for stripe in 0..geometry.stripes().0 {
         let stripe = StripeId(stripe);
-        for group in geometry.map(stripe).groups() {
+        for (number, group) in (0..).zip(geometry.map(stripe).groups()) {
             let Role::Data(unit) = geometry.map(stripe).role(group.data[0]) else { panic!("data") };
             if !geometry.exists(stripe, unit) {
                 continue;
@@ -78,7 +84,10 @@ pub(crate) fn encode(geometry: &Geometry, content: &[u8]) -> Vec<Vec<u8>> {
             let mut sum = vec![0; chunk];
             for &cell in &group.data {
                 let (member, at) = place(cell);
-                sum.iter_mut().zip(&members[member][at..][..chunk]).for_each(|(sum, byte)| *sum ^= byte);
+                let holder = geometry.member(group.parity).0.into();
+                let factor = factor(geometry.spec().level, members.len() as u64, number, holder, member as u64);
+                let bytes = sum.iter_mut().zip(&members[member][at..][..chunk]);
+                bytes.for_each(|(sum, &byte)| *sum ^= if factor == 1 { byte } else { product(byte, factor) });
             }
             let (member, at) = place(group.parity);
             members[member][at..][..chunk].copy_from_slice(&sum);
@@ -266,6 +275,8 @@ pub(crate) fn any_geometry() -> impl Strategy<Value = Geometry> {
             ];
             (Level::Raid5 { rotation: all[rotation] }, members)
         }),
+        (4..12u8, 0..4usize)
+            .prop_map(|(members, rotation)| (Level::Raid6 { rotation: Rotation::ALL[rotation] }, members)),
         (9..15u8, 2..5u8, any::<bool>()).prop_map(|(members, height, adjacent)| {
             (rm2(height, if adjacent { Placement::Adjacent } else { Placement::Partitioned }), members)
         }),

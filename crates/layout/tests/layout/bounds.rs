@@ -8,6 +8,7 @@ use uraid_layout::{
 use crate::oracle::spec;
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+const RAID6: Level = Level::Raid6 { rotation: Rotation::LeftSymmetric };
 
 fn rm2(height: u8) -> Level {
     Level::Rm2 { height, placement: Placement::Adjacent }
@@ -24,6 +25,7 @@ fn members_are_bounded() {
         (Level::Raid1, 2, 64),
         (Level::Raid10 { copies: 2 }, 2, 64),
         (RAID5, 3, 64),
+        (RAID6, 4, 64),
         (rm2(2), 4, 32),
     ];
     for (level, min, max) in levels {
@@ -104,9 +106,14 @@ fn only_on_paper_has_raid_0_one_member() {
 
 #[test]
 fn members_hold_one_parity_stripe_at_least() {
-    for (level, members, rows) in
-        [(Level::Raid0, 2, 1), (Level::Raid1, 2, 1), (Level::Raid10 { copies: 2 }, 3, 1), (RAID5, 3, 1), (rm2(3), 7, 3)]
-    {
+    for (level, members, rows) in [
+        (Level::Raid0, 2, 1),
+        (Level::Raid1, 2, 1),
+        (Level::Raid10 { copies: 2 }, 3, 1),
+        (RAID5, 3, 1),
+        (RAID6, 4, 1),
+        (rm2(3), 7, 3),
+    ] {
         let needed = Sectors(rows * 8);
         let with_size = |member_size| Spec { member_size, ..spec(level, members, 4, 0) };
         let member_size = Sectors(needed.0 - 1);
@@ -137,5 +144,6 @@ fn facts_of_each_level() {
     assert_eq!(facts(Level::Raid10 { copies: 2 }, 5), (2, 1, 1, 5));
     assert_eq!(facts(Level::Raid10 { copies: 4 }, 6), (2, 3, 1, 3));
     assert_eq!(facts(RAID5, 5), (1, 1, 5, 4));
+    assert_eq!(facts(RAID6, 6), (1, 2, 6, 4));
     assert_eq!(facts(rm2(3), 7), (3, 2, 1, 14));
 }

@@ -68,6 +68,52 @@ fn raid5_other_rotations() {
     }
 }
 
+/// The tables in the comments of md's `raid5_compute_sector`, a stripe a line.
+#[test]
+fn raid6_as_md_has_it() {
+    let figures = [
+        (
+            Rotation::LeftSymmetric,
+            "disk0 disk1 disk2 disk3 disk4
+             Q0 0  1  2  P0
+             3  4  5  P1 Q1
+             7  8  P2 Q2 6
+             11 P3 Q3 9  10
+             P4 Q4 12 13 14",
+        ),
+        (
+            Rotation::LeftAsymmetric,
+            "disk0 disk1 disk2 disk3 disk4
+             Q0 0  1  2  P0
+             3  4  5  P1 Q1
+             6  7  P2 Q2 8
+             9  P3 Q3 10 11
+             P4 Q4 12 13 14",
+        ),
+        (
+            Rotation::RightAsymmetric,
+            "disk0 disk1 disk2 disk3 disk4
+             P0 Q0 0  1  2
+             3  P1 Q1 4  5
+             6  7  P2 Q2 8
+             9  10 11 P3 Q3
+             Q4 12 13 14 P4",
+        ),
+        (
+            Rotation::RightSymmetric,
+            "disk0 disk1 disk2 disk3 disk4
+             P0 Q0 0  1  2
+             5  P1 Q1 3  4
+             7  8  P2 Q2 6
+             9  10 11 P3 Q3
+             Q4 12 13 14 P4",
+        ),
+    ];
+    for (rotation, figure) in figures {
+        assert_figure(&drawn(Level::Raid6 { rotation }, 5, 100, 5), figure);
+    }
+}
+
 #[test]
 fn rm2_of_seven_members_and_three_rows() {
     let level = Level::Rm2 { height: 3, placement: Placement::Adjacent };

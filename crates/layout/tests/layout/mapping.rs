@@ -120,6 +120,7 @@ fn any_level() -> impl Strategy<Value = (Level, u8)> {
         (2u8..=64).prop_map(|members| (Level::Raid1, members)),
         (2u8..=64).prop_flat_map(|n| (2..=n).prop_map(move |copies| (Level::Raid10 { copies }, n))),
         (3u8..=64, 0usize..4).prop_map(|(n, number)| (Level::Raid5 { rotation: Rotation::ALL[number] }, n)),
+        (4u8..=64, 0usize..4).prop_map(|(n, number)| (Level::Raid6 { rotation: Rotation::ALL[number] }, n)),
         (rm2, placement).prop_map(|((n, height), placement)| (Level::Rm2 { height, placement }, n)),
     ]
 }

@@ -40,6 +40,7 @@ impl Oracle {
             Level::Raid1 => rows,
             Level::Raid10 { copies } => rows * n / u64::from(copies),
             Level::Raid5 { .. } => rows * (n - 1),
+            Level::Raid6 { .. } => rows * (n - 2),
             Level::Rm2 { height, .. } => rows / u64::from(height) * n * (u64::from(height) - 1),
         }
     }
@@ -55,6 +56,7 @@ impl Oracle {
             }
             Level::Raid10 { copies } => self.near(u, u64::from(copies)),
             Level::Raid5 { rotation } => raid5(n, rotation, u),
+            Level::Raid6 { rotation } => raid6(n, rotation, u),
             Level::Rm2 { height, placement } => self.rm2(u, u64::from(height), placement),
         }
     }
@@ -116,6 +118,50 @@ fn raid5(n: u64, rotation: Rotation, u: u64) -> Unit {
     Unit { stripe: s, at: Chunk { member, index: s }, parity: vec![(0, Chunk { member: p, index: s })] }
 }
 
+/// The cases of md's `raid5_compute_sector`, one by one.
+fn raid6(n: u64, rotation: Rotation, u: u64) -> Unit {
+    let (s, mut d) = (u / (n - 2), u % (n - 2));
+    let p = match rotation {
+        Rotation::LeftAsymmetric | Rotation::LeftSymmetric => n - 1 - s % n,
+        Rotation::RightAsymmetric | Rotation::RightSymmetric => s % n,
+    };
+    let mut q = p + 1;
+    match rotation {
+        Rotation::LeftAsymmetric | Rotation::RightAsymmetric => {
+            if p == n - 1 {
+                d += 1;
+                q = 0;
+            } else if d >= p {
+                d += 2;
+            }
+        }
+        Rotation::LeftSymmetric | Rotation::RightSymmetric => {
+            q = (p + 1) % n;
+            d = (p + 2 + d) % n;
+        }
+    }
+    let parity = [(0, p), (1, q)].map(|(group, member)| (group, Chunk { member, index: s })).to_vec();
+    Unit { stripe: s, at: Chunk { member: d, index: s }, parity }
+}
+
+/// What a member's bytes are multiplied by in the parity of a group: in Q of RAID 6 by 2 to the number of members
+/// between Q's and it, going up and around; elsewhere by 1.
+pub(crate) fn factor(level: Level, n: u64, group: u64, parity: u64, member: u64) -> u8 {
+    let is_q = matches!(level, Level::Raid6 { .. }) && group == 1 && parity != member;
+    let doublings = if is_q { (member + n - parity - 1) % n } else { 0 };
+    (0..doublings).fold(1, |power, _| product(power, 2))
+}
+
+/// A product in the field of RAID 6, as on paper: shift, and subtract the polynomial.
+pub(crate) fn product(a: u8, b: u8) -> u8 {
+    if a == 0 || b == 1 {
+        return a;
+    }
+    let shifted = (0..8).filter(|bit| b >> bit & 1 == 1).map(|bit| u16::from(a) << bit);
+    let sum = shifted.fold(0, |sum, part| sum ^ part);
+    (8..16).rev().fold(sum, |sum, bit| if sum >> bit & 1 == 1 { sum ^ 0x11d << (bit - 8) } else { sum }) as u8
+}
+
 /// The heights for which the papers promise that the nested seed decodes.
 pub(crate) fn is_published(n: u64, m: u64) -> bool {
     m >= 2 && if n % 2 == 1 { n + 2 >= 3 * m } else { n + 5 >= 4 * m }
@@ -147,6 +193,9 @@ pub(crate) fn small_levels() -> Vec<(Level, u8)> {
     for members in 3..=7 {
         levels.extend(Rotation::ALL.map(|rotation| (Level::Raid5 { rotation }, members)));
     }
+    for members in 4..=7 {
+        levels.extend(Rotation::ALL.map(|rotation| (Level::Raid6 { rotation }, members)));
+    }
     for (members, heights) in [(4, 2..=2), (5, 2..=2), (6, 2..=3), (7, 2..=3), (8, 2..=3), (9, 4..=4)] {
         for height in heights {
             for placement in [Placement::Adjacent, Placement::Partitioned] {
@@ -161,6 +210,22 @@ pub(crate) fn small_levels() -> Vec<(Level, u8)> {
 pub(crate) fn spec(level: Level, members: u8, chunk_kib: u64, chunks: u64) -> Spec {
     let chunk = Bytes(chunk_kib << 10);
     Spec { level, members, chunk, member_size: Sectors(chunks * chunk_kib * 2 + 7) }
+}
+
+/// The rank of a matrix over the field of RAID 6.
+pub(crate) fn field_rank(mut rows: Vec<Vec<u8>>) -> usize {
+    let mut rank = 0;
+    while let Some(row) = rows.pop() {
+        let Some(column) = row.iter().position(|&factor| factor != 0) else { continue };
+        rank += 1;
+        // Cross-multiplied: there is no division on paper.
+        for other in &mut rows {
+            let (ours, theirs) = (row[column], other[column]);
+            let cells = other.iter_mut().zip(&row);
+            cells.for_each(|(other, &factor)| *other = product(*other, ours) ^ product(factor, theirs));
+        }
+    }
+    rank
 }
 
 /// The rank over GF(2) of a matrix, each row a set of columns.

@@ -251,12 +251,13 @@ fn what_a_plan_recovers_is_what_the_members_held() {
 }
 
 #[test]
-fn a_small_write_costs_two_and_two_on_raid5_and_three_and_three_on_rm2() {
+fn a_small_write_costs_two_and_two_on_raid5_and_three_and_three_on_raid6_and_rm2() {
     for (level, members, expected) in [
         (Level::Raid0, 4, (0, 1)),
         (Level::Raid1, 3, (0, 3)),
         (Level::Raid10 { copies: 2 }, 4, (0, 2)),
         (Level::Raid5 { rotation: Rotation::LeftSymmetric }, 5, (2, 2)),
+        (Level::Raid6 { rotation: Rotation::LeftSymmetric }, 7, (3, 3)),
         (rm2(3, Placement::Adjacent), 7, (3, 3)),
         (rm2(3, Placement::Partitioned), 7, (3, 3)),
         (rm2(3, Placement::Adjacent), 6, (3, 3)),
@@ -278,6 +279,7 @@ fn a_full_parity_stripe_costs_one_write_a_member_and_no_read() {
     for (level, members, writes) in [
         (Level::Raid0, 4, 4),
         (Level::Raid5 { rotation: Rotation::LeftSymmetric }, 5, 5),
+        (Level::Raid6 { rotation: Rotation::LeftSymmetric }, 7, 7),
         (rm2(3, Placement::Adjacent), 7, 7),
         (rm2(3, Placement::Adjacent), 6, 6),
         (rm2(3, Placement::Partitioned), 7, 21),
@@ -314,6 +316,21 @@ fn the_method_with_the_fewest_operations_is_chosen() {
             assert_eq!(method, expected);
         }
     }
+}
+
+/// Two data units of RAID 6 are computed from every other unit, which are read once; then a write of one of them reads
+/// no more than that.
+#[test]
+fn two_data_units_of_raid6_come_back_in_two_steps() {
+    let geometry = geometry(Level::Raid6 { rotation: Rotation::LeftSymmetric }, 7, 2);
+    let lost = [0, 3].map(|unit| geometry.locate(Lba(unit * CHUNK)).member);
+    let mut bench = Bench::degraded(&geometry, lost.into_iter().collect());
+    bench.read(0, 4 * CHUNK);
+    assert_eq!((bench.operations(), bench.plan.xors().len()), ((5, 0), 2));
+    bench.read(3 * CHUNK + 1, 2);
+    assert_eq!(bench.operations(), (5, 0));
+    bench.write(3 * CHUNK + 1, 2);
+    assert_eq!(bench.operations(), (5, 2), "P and Q");
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Lost cells come back whenever they can, in the fewest rounds, and with the right bytes.
 
 use proptest::prelude::*;
-use uraid_layout::repair::{Repair, Step};
+use uraid_layout::repair::Repair;
 use uraid_layout::stripe::StripeMap;
-use uraid_layout::{Cell, Geometry, GroupId, Level, MemberIndex, MemberSet, Placement, Rotation, StripeId};
+use uraid_layout::{Cell, Geometry, Level, MemberIndex, MemberSet, Placement, Rotation, StripeId};
 
-use crate::oracle::{Oracle, rank, small_levels, spec};
+use crate::oracle::{Oracle, factor, field_rank, product, small_levels, spec};
 
 fn set(members: impl IntoIterator<Item = u8>) -> MemberSet {
     members.into_iter().map(MemberIndex).collect()
@@ -19,8 +19,11 @@ fn index(cell: Cell) -> usize {
     usize::from(cell.0)
 }
 
-/// The equations of parity stripe `stripe`, by the oracle: for each group its cells, parity first.
-fn equations(geometry: &Geometry, oracle: &Oracle, stripe: u64) -> Vec<Vec<usize>> {
+/// A group: its cells with their factors, parity first.
+type Equation = Vec<(usize, u8)>;
+
+/// The equations of parity stripe `stripe`, by the oracle.
+fn equations(geometry: &Geometry, oracle: &Oracle, stripe: u64) -> Vec<Equation> {
     let units = geometry.stripe_sectors().0 / geometry.chunk().0;
     let rows = geometry.rows() as u64;
     let stripes = geometry.stripes().0;
@@ -30,43 +33,45 @@ fn equations(geometry: &Geometry, oracle: &Oracle, stripe: u64) -> Vec<Vec<usize
         usize::try_from(row).expect("small numbers fit") * geometry.members()
             + usize::try_from(chunk.member).expect("small numbers fit")
     };
-    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut groups: Vec<Equation> = Vec::new();
     for unit in stripe * units..(stripe + 1) * units {
         let unit = oracle.unit(unit);
-        for (group, parity) in unit.parity {
-            let group = usize::try_from(group).expect("small numbers fit");
+        for (number, parity) in unit.parity {
+            let group = usize::try_from(number).expect("small numbers fit");
+            let members = (geometry.members() as u64, parity.member, unit.at.member);
+            let factor = factor(oracle.spec.level, members.0, number, members.1, members.2);
             groups.resize(groups.len().max(group + 1), Vec::new());
             if groups[group].is_empty() {
-                groups[group].push(cell(parity));
+                groups[group].push((cell(parity), 1));
             }
-            groups[group].push(cell(unit.at));
+            groups[group].push((cell(unit.at), factor));
         }
     }
     groups
 }
 
-/// Whether the equations determine the failed members' cells.
-fn is_determined(geometry: &Geometry, equations: &[Vec<usize>], failed: MemberSet) -> bool {
-    let mut column = vec![None; geometry.members() * geometry.rows()];
-    let lost = (0..column.len()).filter(|cell| failed.contains(MemberIndex((cell % geometry.members()) as u8)));
-    let mut unknowns = 0;
-    for cell in lost.collect::<Vec<_>>() {
-        column[cell] = Some(unknowns);
-        unknowns += 1;
-    }
-    assert!(unknowns <= 64, "the oracle's matrix has at most 64 columns");
-    let row = |cells: &Vec<usize>| cells.iter().filter_map(|&cell| column[cell]).fold(0u64, |row, at| row ^ 1 << at);
-    rank(equations.iter().map(row).collect()) == unknowns
+/// The equations' factors of some cells, as a matrix.
+fn matrix(equations: &[Equation], cells: &[usize]) -> Vec<Vec<u8>> {
+    let factor =
+        |equation: &Equation, cell| equation.iter().find(|&&(other, _)| other == cell).map_or(0, |&(_, factor)| factor);
+    equations.iter().map(|equation| cells.iter().map(|&cell| factor(equation, cell)).collect()).collect()
+}
+
+/// Of the lost cells those that the equations determine: without one of these their rank is lower.
+fn determined(equations: &[Equation], lost: &[usize]) -> Vec<usize> {
+    let rank = field_rank(matrix(equations, lost));
+    let without = |cell| lost.iter().copied().filter(|&other| other != cell).collect::<Vec<_>>();
+    lost.iter().copied().filter(|&cell| field_rank(matrix(equations, &without(cell))) < rank).collect()
 }
 
 /// For each cell the least number of rounds after which it is known.
-fn fewest_rounds(equations: &[Vec<usize>], is_lost: &[bool]) -> Vec<Option<usize>> {
+fn fewest_rounds(equations: &[Equation], is_lost: &[bool]) -> Vec<Option<usize>> {
     let mut rounds: Vec<Option<usize>> = is_lost.iter().map(|&is_lost| (!is_lost).then_some(0)).collect();
     loop {
         let before = rounds.clone();
         for cells in equations {
-            for &cell in cells {
-                let others = cells.iter().filter(|&&other| other != cell).map(|&other| before[other]);
+            for &(cell, _) in cells {
+                let others = cells.iter().filter(|&&(other, _)| other != cell).map(|&(other, _)| before[other]);
                 let ready =
                     others.collect::<Option<Vec<usize>>>().map(|others| 1 + others.into_iter().max().unwrap_or(0));
                 rounds[cell] = [rounds[cell], ready].into_iter().flatten().min();
@@ -78,24 +83,36 @@ fn fewest_rounds(equations: &[Vec<usize>], is_lost: &[bool]) -> Vec<Option<usize
     }
 }
 
-/// Checks that the steps are in order, bring back each lost cell once, and take no more rounds than needed.
-fn check_steps(geometry: &Geometry, equations: &[Vec<usize>], map_index: usize, repair: &Repair) {
-    let cells = geometry.members() * geometry.rows();
+/// Checks that each step follows from the equations, that the steps are in order and bring back once each lost cell
+/// that can be had, and that they take no more rounds than needed.
+fn check_steps(geometry: &Geometry, equations: &[Equation], map_index: usize, repair: &Repair) {
+    let cells: Vec<usize> = (0..geometry.members() * geometry.rows()).collect();
     let is_lost: Vec<bool> =
-        (0..cells).map(|cell| repair.failed().contains(MemberIndex((cell % geometry.members()) as u8))).collect();
-    let fewest = fewest_rounds(equations, &is_lost);
+        cells.iter().map(|cell| repair.failed().contains(MemberIndex((cell % geometry.members()) as u8))).collect();
+    let all = matrix(equations, &cells);
+    let rank = field_rank(all.clone());
     let mut rounds: Vec<Option<usize>> = is_lost.iter().map(|&is_lost| (!is_lost).then_some(0)).collect();
-    for step in repair.steps(map_index) {
-        let (target, group) = (index(step.target), &equations[usize::from(step.group.0)]);
-        assert!(group.contains(&target) && rounds[target].is_none());
-        let others = group.iter().filter(|&&cell| cell != target);
-        rounds[target] = Some(
-            1 + others.map(|&cell| rounds[cell].expect("operands come first")).max().expect("there is one at least"),
-        );
-        assert_eq!(repair.step_for(map_index, step.target), Some(*step));
+    for &step in repair.steps(map_index) {
+        let (target, sources) = (index(step.target), repair.sources(map_index, step));
+        assert!(rounds[target].is_none());
+        let mut row = vec![0; cells.len()];
+        row[target] = 1;
+        sources.iter().for_each(|&(cell, factor)| row[index(cell)] = factor.0);
+        assert_eq!(field_rank(all.iter().cloned().chain([row]).collect()), rank, "{:?}: {step:?}", geometry.spec());
+        let others = sources.iter().map(|&(cell, _)| rounds[index(cell)].expect("operands come first"));
+        rounds[target] = Some(1 + others.max().expect("there is one at least"));
+        assert_eq!(repair.step_for(map_index, step.target), Some(step));
     }
-    assert_eq!(rounds, fewest, "{:?} without {:?}", geometry.spec(), repair.failed());
-    for cell in (0..cells).filter(|&cell| !is_lost[cell]) {
+    let lost: Vec<usize> = cells.iter().copied().filter(|&cell| is_lost[cell]).collect();
+    let back: Vec<usize> = lost.iter().copied().filter(|&cell| rounds[cell].is_some()).collect();
+    if matches!(geometry.spec().level, Level::Raid6 { .. }) {
+        // Two data units come back by no group alone.
+        assert_eq!(back, determined(equations, &lost), "{:?} without {:?}", geometry.spec(), repair.failed());
+    } else {
+        let fewest = fewest_rounds(equations, &is_lost);
+        assert_eq!(rounds, fewest, "{:?} without {:?}", geometry.spec(), repair.failed());
+    }
+    for cell in (0..cells.len()).filter(|&cell| !is_lost[cell]) {
         assert_eq!(repair.step_for(map_index, Cell(u16::try_from(cell).expect("cells and groups fit 16 bits"))), None);
     }
 }
@@ -110,16 +127,20 @@ fn groups_are_the_oracles() {
             let expected = equations(&geometry, &oracle, map_index as u64);
             assert_eq!(map.groups().len(), expected.len());
             for (group, cells) in map.groups().iter().zip(expected) {
-                assert_eq!(index(group.parity), cells[0]);
-                let mut data = cells[1..].to_vec();
-                data.sort_unstable();
-                assert_eq!(group.data.iter().copied().map(index).collect::<Vec<_>>(), data);
+                let mut terms = cells[1..].to_vec();
+                terms.sort_unstable();
+                assert_eq!(
+                    group.data.iter().copied().map(index).collect::<Vec<_>>(),
+                    terms.iter().map(|&(cell, _)| cell).collect::<Vec<_>>()
+                );
+                terms.push(cells[0]);
+                assert_eq!(group.terms().map(|(cell, factor)| (index(cell), factor.0)).collect::<Vec<_>>(), terms);
             }
         }
     }
 }
 
-/// Every set of failed members of every small array: peeling and rank agree, and what is tolerated is survived.
+/// Every set of failed members of every small array: steps and rank agree, and what is tolerated is survived.
 #[test]
 fn any_set_of_failures_is_repaired_or_refused_rightly() {
     for (level, members) in small_levels() {
@@ -128,7 +149,10 @@ fn any_set_of_failures_is_repaired_or_refused_rightly() {
         let maps: Vec<_> = (0..geometry.maps().len() as u64).map(|map| equations(&geometry, &oracle, map)).collect();
         let mut fatal = usize::MAX;
         for failed in subsets(members) {
-            let is_determined = maps.iter().all(|equations| is_determined(&geometry, equations, failed));
+            let cells = 0..geometry.members() * geometry.rows();
+            let is_lost = |cell: &usize| failed.contains(MemberIndex((cell % geometry.members()) as u8));
+            let lost: Vec<usize> = cells.filter(is_lost).collect();
+            let is_determined = maps.iter().all(|equations| field_rank(matrix(equations, &lost)) == lost.len());
             let repair = Repair::new(&geometry, failed);
             assert_eq!(repair.is_ok(), is_determined, "{spec:?} without {failed:?}");
             for (map_index, equations) in maps.iter().enumerate() {
@@ -173,13 +197,19 @@ fn raid10_survives_what_leaves_a_copy_of_everything() {
 #[test]
 fn mirrors_repair_from_the_nearest_copy() {
     let geometry = Geometry::new(spec(Level::Raid1, 4, 4, 10)).unwrap();
-    let steps = |failed: &[u8]| Repair::new(&geometry, set(failed.iter().copied())).unwrap().steps(0).to_vec();
-    // Group g pairs member 0 with member g + 1.
-    let step = |target, group| Step { target: Cell(target), group: GroupId(group) };
-    assert_eq!(steps(&[0]), [step(0, 0)]);
-    assert_eq!(steps(&[0, 1]), [step(0, 1), step(1, 0)]);
-    assert_eq!(steps(&[2, 3]), [step(2, 1), step(3, 2)]);
-    assert_eq!(steps(&[0, 1, 2]), [step(0, 2), step(1, 0), step(2, 1)]);
+    // Every further copy is compared with the first one. A step is its target and the copy that it takes.
+    let steps = |failed: &[u8]| -> Vec<(u16, u16)> {
+        let repair = Repair::new(&geometry, set(failed.iter().copied())).unwrap();
+        let source = |step| match repair.sources(0, step) {
+            &[(Cell(source), uraid_layout::field::Factor(1))] => source,
+            sources => panic!("one copy is taken, not {sources:?}"),
+        };
+        repair.steps(0).iter().map(|&step| (step.target.0, source(step))).collect()
+    };
+    assert_eq!(steps(&[0]), [(0, 1)]);
+    assert_eq!(steps(&[0, 1]), [(0, 2), (1, 0)]);
+    assert_eq!(steps(&[2, 3]), [(2, 0), (3, 0)]);
+    assert_eq!(steps(&[0, 1, 2]), [(0, 3), (1, 0), (2, 0)]);
 }
 
 /// The most rounds that a pair of failures takes to bring back all data, as the exhaustive study of the seeds found
@@ -201,8 +231,8 @@ fn rm2_takes_the_known_number_of_rounds() {
 fn data_rounds(map: &StripeMap, repair: &Repair) -> usize {
     let mut rounds = vec![0; map.cells()];
     for step in repair.steps(0) {
-        let others = map.group(step.group).cells().filter(|&cell| cell != step.target);
-        rounds[index(step.target)] = 1 + others.map(|cell| rounds[index(cell)]).max().expect("there is one at least");
+        let sources = repair.sources(0, *step).iter().map(|&(cell, _)| rounds[index(cell)]);
+        rounds[index(step.target)] = 1 + sources.max().expect("there is one at least");
     }
     map.data().iter().map(|&cell| rounds[index(cell)]).max().expect("there is one at least")
 }
@@ -235,18 +265,18 @@ fn the_refusal_says_who_must_come_back() {
 }
 
 /// Fills a parity stripe with data and the parity that the oracle's equations want.
-fn encode(cells: usize, equations: &[Vec<usize>], bytes: &mut dyn FnMut() -> u8) -> Vec<Vec<u8>> {
+fn encode(cells: usize, equations: &[Equation], bytes: &mut dyn FnMut() -> u8) -> Vec<Vec<u8>> {
     let mut content: Vec<Vec<u8>> = (0..cells).map(|_| (0..16).map(|_| bytes()).collect()).collect();
     for cells in equations {
-        let sum = |at| cells[1..].iter().fold(0, |sum, &cell: &usize| sum ^ content[cell][at]);
-        content[cells[0]] = (0..16).map(sum).collect();
+        let sum = |at| cells[1..].iter().fold(0, |sum, &(cell, factor)| sum ^ product(content[cell][at], factor));
+        content[cells[0].0] = (0..16).map(sum).collect();
     }
     content
 }
 
-fn restore(geometry: &Geometry, map: &StripeMap, steps: &[Step], failed: MemberSet, whole: &[Vec<u8>]) -> Vec<Vec<u8>> {
+fn restore(geometry: &Geometry, map_index: usize, repair: &Repair, whole: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let is_lost = |cell: usize| {
-        failed.contains(geometry.member(Cell(u16::try_from(cell).expect("cells and groups fit 16 bits"))))
+        repair.failed().contains(geometry.member(Cell(u16::try_from(cell).expect("cells and groups fit 16 bits"))))
     };
     let mut content = whole.to_vec();
     for (cell, bytes) in content.iter_mut().enumerate() {
@@ -254,10 +284,10 @@ fn restore(geometry: &Geometry, map: &StripeMap, steps: &[Step], failed: MemberS
             bytes.fill(0xEE);
         }
     }
-    for step in steps {
+    for &step in repair.steps(map_index) {
         let mut sum = vec![0; 16];
-        for cell in map.group(step.group).cells().filter(|&cell| cell != step.target) {
-            sum.iter_mut().zip(&content[index(cell)]).for_each(|(sum, byte)| *sum ^= byte);
+        for &(cell, factor) in repair.sources(map_index, step) {
+            sum.iter_mut().zip(&content[index(cell)]).for_each(|(sum, &byte)| *sum ^= product(byte, factor.0));
         }
         content[index(step.target)] = sum;
     }
@@ -279,7 +309,7 @@ fn steps_restore_the_bytes() {
         for (map_index, map) in geometry.maps().iter().enumerate() {
             let whole = encode(map.cells(), &equations(&geometry, &oracle, map_index as u64), &mut random);
             for repair in subsets(members).filter_map(|failed| Repair::new(&geometry, failed).ok()) {
-                let restored = restore(&geometry, map, repair.steps(map_index), repair.failed(), &whole);
+                let restored = restore(&geometry, map_index, &repair, &whole);
                 assert_eq!(restored, whole, "{spec:?} without {:?}", repair.failed());
             }
         }
@@ -287,7 +317,7 @@ fn steps_restore_the_bytes() {
 }
 
 proptest! {
-    /// The larger arrays: pairs on RM2, one member on RAID 5, all but one on RAID 1.
+    /// The larger arrays: pairs on RM2 and RAID 6, one member on RAID 5, all but one on RAID 1.
     #[test]
     fn steps_restore_the_bytes_of_larger_arrays(
         rotation in 0usize..4, members in 12u8..=32, x in any::<u8>(), y in any::<u8>(), bytes in any::<u64>(),
@@ -297,6 +327,7 @@ proptest! {
         for (level, failed) in [
             (Level::Rm2 { height: tallest, placement: Placement::Adjacent }, set([x, y])),
             (Level::Raid5 { rotation: Rotation::ALL[rotation] }, set([x])),
+            (Level::Raid6 { rotation: Rotation::ALL[rotation] }, set([x, y])),
             (Level::Raid1, MemberSet::all(members.into()).without(MemberIndex(x))),
         ] {
             let spec = spec(level, members, 4, 100);
@@ -310,7 +341,7 @@ proptest! {
             };
             let whole = encode(map.cells(), &equations(&geometry, &oracle, map_index as u64), &mut random);
             let repair = Repair::new(&geometry, failed).unwrap();
-            let restored = restore(&geometry, map, repair.steps(map_index), failed, &whole);
+            let restored = restore(&geometry, map_index, &repair, &whole);
             prop_assert_eq!(restored, whole);
         }
     }

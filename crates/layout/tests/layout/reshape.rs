@@ -77,6 +77,8 @@ fn levels() -> impl Strategy<Value = (Level, u8)> {
         (2_u8..7, 2_u8..4).prop_map(|(members, copies)| (Level::Raid10 { copies: copies.min(members) }, members)),
         (3_u8..8, 0_usize..4)
             .prop_map(|(members, rotation)| (Level::Raid5 { rotation: Rotation::ALL[rotation] }, members)),
+        (4_u8..8, 0_usize..4)
+            .prop_map(|(members, rotation)| (Level::Raid6 { rotation: Rotation::ALL[rotation] }, members)),
         (5_u8..9).prop_map(|members| (Level::Rm2 { height: 2, placement: Placement::Adjacent }, members)),
         Just((Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7)),
     ]

@@ -2,10 +2,9 @@
 //!
 //! Source: `raid5_compute_sector`, `raid6_d0` and `raid6_idx_to_slot` in Linux, `raid5.c`.
 
-use uraid_layout::{DiskSector, Lba, Sectors};
+use uraid_layout::{DiskSector, Lba, Sectors, field};
 
 use super::place::{GeometryError, Located, Place, Slot, Stripe};
-use crate::gf;
 use crate::superblock::Level;
 
 /// An array with one parity, or two.
@@ -76,7 +75,7 @@ impl Parity {
             _ => (Turn::Last, Order::Asymmetric, Q::None),
         };
         let is_enough = if level == Level::Raid6 { members >= 4 } else { members >= 2 };
-        if !is_enough || (q != Q::None && usize::from(members) > gf::ORDER) {
+        if !is_enough || (q != Q::None && usize::from(members) > field::ORDER) {
             return Err(GeometryError::Members { level, members });
         }
         if !chunk.0.is_power_of_two() || chunk.0 < 8 {

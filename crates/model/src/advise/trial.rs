@@ -130,8 +130,7 @@ pub fn simulate(setting: &Setting<'_>) -> Result<Vec<Trial>, Error> {
 fn throughput(setting: &Setting<'_>, chunk: Bytes, demand: &Demand, seed: u64) -> Result<f64, Error> {
     let Setting { level, members, disk, is_cached, .. } = *setting;
     let member = Disk::new(disk.clone())?.capacity().bytes();
-    let log = matches!(level, Level::Raid5 { .. } | Level::Rm2 { .. })
-        .then(|| Bytes(LOG_MAX.0.min(member.0 / LOG_SHARE) / 4096 * 4096));
+    let log = level.has_parity().then(|| Bytes(LOG_MAX.0.min(member.0 / LOG_SHARE) / 4096 * 4096));
     let cache = is_cached.then_some(CACHE);
     let spindles = Spindles::Apart;
     let array = ArraySpec { spindles, cache, log, ..ArraySpec::new(disk.clone(), members, level, chunk) };

@@ -22,8 +22,8 @@ pub struct ArraySpec {
     pub disks: u8,
     /// The level.
     pub level: Level,
-    /// What makes RAID 6 of a RAID 5.
-    pub second_parity: Option<SecondParity>,
+    /// Of RAID 6: whether two disks have its parities and nothing else, which real arrays don't have.
+    pub has_dedicated_parity: bool,
     /// The chunk (striping unit): any number of whole sectors.
     pub chunk: Bytes,
     /// How much of each disk, from its start, the array uses; without it all.
@@ -56,15 +56,6 @@ pub struct ArraySpec {
     /// record on one disk more than may be lost, and written out as the cache has it. The rings have room for all that
     /// the cache may hold.
     pub journal: Option<Bytes>,
-}
-
-/// Where RAID 6 keeps its parities.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SecondParity {
-    /// On all disks in turn, as md's left-symmetric layout has it.
-    Rotated,
-    /// On two disks that have nothing else.
-    Dedicated,
 }
 
 /// How the disks of an array turn.
@@ -137,7 +128,7 @@ impl ArraySpec {
             disk,
             disks,
             level,
-            second_parity: None,
+            has_dedicated_parity: false,
             chunk,
             used: None,
             write_rule: WriteRule::default(),
@@ -154,17 +145,11 @@ impl ArraySpec {
         }
     }
 
-    /// A RAID 6 (P+Q), otherwise as [`ArraySpec::new`] has it. It is modelled with at most one member missing.
+    /// A RAID 6 whose last two disks have its parities, otherwise as [`ArraySpec::new`] has it.
     #[must_use]
-    pub fn raid6(disk: DiskSpec, disks: u8, chunk: Bytes, parity: SecondParity) -> Self {
-        let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
-        Self { second_parity: Some(parity), ..Self::new(disk, disks, level, chunk) }
-    }
-
-    /// What people call the level.
-    #[must_use]
-    pub fn level_name(&self) -> &'static str {
-        if self.second_parity.is_some() { "RAID 6" } else { self.level.name() }
+    pub fn dedicated_raid6(disk: DiskSpec, disks: u8, chunk: Bytes) -> Self {
+        let level = Level::Raid6 { rotation: Rotation::default() };
+        Self { has_dedicated_parity: true, ..Self::new(disk, disks, level, chunk) }
     }
 
     /// The array's geometry.
@@ -179,12 +164,11 @@ impl ArraySpec {
         }
         let member_size = Sectors(used.0.saturating_sub(self.data_start()));
         let spec = Spec { level: self.level, members: self.disks, chunk: self.chunk, member_size };
-        Ok(match self.second_parity {
-            None => Geometry::modelled(spec)?,
-            Some(parity) => {
-                let is_rotated = parity == SecondParity::Rotated;
-                Geometry::modelled_raid6(self.disks, self.chunk, member_size, is_rotated)?
+        Ok(match self.level {
+            Level::Raid6 { .. } if self.has_dedicated_parity => {
+                Geometry::modelled_fixed_raid6(self.disks, self.chunk, member_size)?
             }
+            _ => Geometry::modelled(spec)?,
         })
     }
 

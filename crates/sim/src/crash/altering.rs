@@ -84,6 +84,7 @@ impl Alteration {
         let (log, bitmap, none) = (Consistency::Log, Consistency::Bitmap, Consistency::None);
         let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
         let right = Level::Raid5 { rotation: Rotation::RightAsymmetric };
+        let raid6 = Level::Raid6 { rotation: Rotation::LeftSymmetric };
         let rm2 = Level::Rm2 { height: 2, placement: Placement::Adjacent };
         let target = |level, members, chunk, kept| {
             Change::Reshape(Target { level, members, chunk: Bytes(chunk), kept, allow_degraded: true })
@@ -103,6 +104,7 @@ impl Alteration {
             Self::new(longer(raid5, 4, none, 2, 6), to(raid5, 3), Order::Lifo, false),
             Self::new(longer(rm2, 5, none, 2, 1), to(Level::Raid0, 3), Order::Fifo, false),
             Self::new(longer(raid5, 3, log, 6, 4), to(rm2, 5), Order::Fifo, false),
+            Self::new(longer(raid5, 3, log, 4, 6), to(raid6, 4), Order::Fifo, false),
             Self::new(longer(Level::Raid0, 3, none, 2, 4), fewer, Order::Fifo, false),
             // Who fails is given up as the first content moves, and later.
             Self::new(longer(raid5, 3, log, 4, 10), to(raid5, 4), Order::Fifo, false).failing_at(8),

@@ -87,6 +87,7 @@ impl Creation {
             (plain, Level::Raid1, 2, none),
             (plain, raid5, 3, log),
             (checked, raid5, 3, log),
+            (plain, Level::Raid6 { rotation: Rotation::LeftSymmetric }, 4, log),
             (plain, rm2, 5, log),
         ];
         let ways = [(Content::Unknown, Order::Fifo), (Content::Unknown, Order::Lifo), (Content::Zeros, Order::Fifo)];

@@ -1,5 +1,5 @@
 //! What must be found on the members after a crash, from the definition: every sector of the array holds what it may,
-//! what nobody wrote to has not changed, each parity group XORs to zero, and each block is the one that its checksum is
+//! what nobody wrote to has not changed, each parity group agrees, and each block is the one that its checksum is
 //! of.
 //!
 //! Of an array whose groups all agree, with missing units computed from them, any further tolerated set of members
@@ -14,6 +14,7 @@ use uraid_layout::{Bytes, Cell, DiskSector, Lba, MemberIndex, MemberSet, SECTOR_
 use super::Finding;
 use super::shape::Shape;
 use super::states::mix;
+use crate::decode;
 use crate::dst::model::{Model, Number};
 use crate::image::{Image, SECTOR, Sector};
 use crate::member::{bad_blocks_of, superblock_of};
@@ -197,14 +198,14 @@ impl Expect {
             }
         }
         for (index, group) in map.groups().iter().enumerate() {
-            let mut sum = [0; SECTOR];
-            let units: Option<Vec<&Sector>> = group.cells().map(|cell| column[usize::from(cell.0)].as_ref()).collect();
-            match units {
-                Some(units) => units.into_iter().for_each(|sector| xor(&mut sum, sector)),
-                None if is_listed => continue,
-                None => return Err(Finding::Undecodable { stripe }),
+            if group.cells().any(|cell| column[usize::from(cell.0)].is_none()) {
+                if is_listed {
+                    continue;
+                }
+                return Err(Finding::Undecodable { stripe });
             }
-            if sum != [0; SECTOR] {
+            let unit = |cell: Cell| column[usize::from(cell.0)].as_ref().map(<[u8; SECTOR]>::as_slice);
+            if decode::sum(group, SECTOR, unit).iter().any(|&byte| byte != 0) {
                 return Err(Finding::Parity { stripe, group: index, column: at });
             }
         }
@@ -242,27 +243,14 @@ fn covers(sectors: &[bool], block: BlockNumber) -> bool {
 
 /// Computes what is missing, as far as it can be.
 fn decode(shape: &Shape, stripe: StripeId, column: &mut Column) {
-    let map = shape.geometry.map(stripe);
-    loop {
-        let mut found = false;
-        for group in map.groups() {
-            let mut unknown = group.cells().filter(|cell| column[usize::from(cell.0)].is_none());
-            let (Some(target), None) = (unknown.next(), unknown.next()) else { continue };
-            let mut sum = [0; SECTOR];
-            group.cells().filter_map(|cell| column[usize::from(cell.0)].as_ref()).for_each(|cell| xor(&mut sum, cell));
-            column[usize::from(target.0)] = Some(sum);
-            found = true;
-        }
-        if !found {
-            return;
-        }
+    let groups = shape.geometry.map(stripe).groups();
+    while let Some(found) = decode::next_found(groups, |cell| column[usize::from(cell.0)].is_none()) {
+        let unit = |cell: Cell| column[usize::from(cell.0)].as_ref().map(<[u8; SECTOR]>::as_slice);
+        let content = found.content(SECTOR, unit);
+        column[usize::from(found.target.0)] = Some(content.try_into().expect("a sector"));
     }
 }
 
 fn cells(shape: &Shape, stripe: StripeId) -> impl Iterator<Item = Cell> {
     (0..shape.geometry.map(stripe).cells()).map(|cell| Cell(u16::try_from(cell).expect("a stripe has fewer cells")))
-}
-
-fn xor(sum: &mut Sector, sector: &Sector) {
-    sum.iter_mut().zip(sector).for_each(|(sum, byte)| *sum ^= byte);
 }

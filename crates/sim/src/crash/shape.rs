@@ -12,6 +12,7 @@ use uraid_io::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
 use uraid_io::format::superblock::{
     Area, Areas, Consistency, Integrity, LogDevices, LogIndex, MEMBER_MIN, Revision, Superblock,
 };
+use uraid_layout::field;
 use uraid_layout::{
     Bytes, Cell, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Rotation, SECTOR_BYTES, Sectors,
     Spec, StripeId,
@@ -52,9 +53,11 @@ pub struct Shape {
     pub(super) newcomer: Member,
 }
 
+const RAID6: Level = Level::Raid6 { rotation: Rotation::LeftSymmetric };
+
 impl Shape {
     /// The levels that there are, by the name in [`Shape::level`].
-    pub const LEVELS: [&'static str; 6] = ["0", "1", "10", "5", "rm2-m2", "rm2-m3"];
+    pub const LEVELS: [&'static str; 7] = ["0", "1", "10", "5", "6", "rm2-m2", "rm2-m3"];
 
     /// Every array.
     #[must_use]
@@ -67,6 +70,7 @@ impl Shape {
             (Level::Raid1, 3, vec![bitmap, log, none]),
             (Level::Raid10 { copies: 2 }, 4, vec![bitmap, log, none]),
             (raid5, 4, vec![log, none]),
+            (RAID6, 5, vec![log, none]),
             (rm2(2), 5, vec![log, none]),
             (rm2(3), 7, vec![log, none]),
         ]
@@ -80,17 +84,16 @@ impl Shape {
     pub(crate) fn all_checked() -> Vec<Self> {
         let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
         let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
-        [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid10 { copies: 2 }, 4), (raid5, 4), (rm2(2), 5), (rm2(3), 7)]
-            .into_iter()
-            .map(|(level, members)| Self::checked(level, members))
-            .collect()
+        let mirrored = [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid10 { copies: 2 }, 4)];
+        let parity = [(raid5, 4), (RAID6, 4), (rm2(2), 5), (rm2(3), 7)];
+        mirrored.into_iter().chain(parity).map(|(level, members)| Self::checked(level, members)).collect()
     }
 
     /// Arrays in which flushes put pages into a journal.
     fn all_journaled() -> Vec<Self> {
         let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
         let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
-        [(raid5, 4), (rm2(2), 5), (rm2(3), 7)]
+        [(raid5, 4), (RAID6, 4), (rm2(2), 5), (rm2(3), 7)]
             .into_iter()
             .map(|(level, members)| Self::with_log(level, members, 4))
             .collect()
@@ -242,8 +245,9 @@ impl Shape {
             Level::Raid1 => Self::LEVELS[1],
             Level::Raid10 { .. } => Self::LEVELS[2],
             Level::Raid5 { .. } => Self::LEVELS[3],
-            Level::Rm2 { height: 2, .. } => Self::LEVELS[4],
-            Level::Rm2 { .. } => Self::LEVELS[5],
+            Level::Raid6 { .. } => Self::LEVELS[4],
+            Level::Rm2 { height: 2, .. } => Self::LEVELS[5],
+            Level::Rm2 { .. } => Self::LEVELS[6],
         }
     }
 
@@ -321,8 +325,9 @@ fn fill(images: &mut [Image], geometry: &Geometry, data: Bytes, number: Number) 
                     (geometry.member(cell).index(), Bytes(offset))
                 };
                 let mut sum: Sector = [0; SECTOR];
-                for (member, offset) in group.data.iter().map(|&cell| place(cell)) {
-                    sum.iter_mut().zip(images[member].sector(offset)).for_each(|(sum, byte)| *sum ^= byte);
+                for (cell, factor) in group.data_terms() {
+                    let (member, offset) = place(cell);
+                    field::add_multiple(&mut sum, images[member].sector(offset), factor);
                 }
                 let (member, offset) = place(group.parity);
                 images[member].set(offset, &sum);

@@ -1,4 +1,4 @@
-//! What an array's members hold, by the layout's maps and by XOR alone: nothing here asks the engine or its planner.
+//! What an array's members hold, by the layout's maps alone: nothing here asks the engine or its planner.
 
 use std::borrow::Cow;
 
@@ -7,6 +7,7 @@ use uraid_layout::{
     Bytes, Cell, DiskSector, Geometry, GroupId, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId,
 };
 
+use crate::decode;
 use crate::members::Members;
 
 /// A parity group that does not agree.
@@ -92,19 +93,20 @@ impl<'a> Audit<'a> {
         Self { geometry, columns: stripes.flat_map(starts).map(|(stripe, start)| column(stripe, start)).collect() }
     }
 
-    /// Whether each parity group whose members are all there XORs to zero.
+    /// Whether each parity group whose members are all there agrees.
     ///
     /// # Errors
     /// The first that does not.
     pub(crate) fn check_parity(&self) -> Result<(), Disagreement> {
         for Column { stripe, start, cells, .. } in &self.columns {
             for (index, group) in self.geometry.map(*stripe).groups().iter().enumerate() {
-                let mut units = Vec::new();
-                for cell in group.cells().filter(|&cell| exists(self.geometry, *stripe, cell)) {
-                    units.push(cells[usize::from(cell.0)].as_ref());
+                let unit = |cell: Cell| cells[usize::from(cell.0)].as_deref();
+                let mut existing = group.cells().filter(|&cell| exists(self.geometry, *stripe, cell));
+                let Some(len) = existing.clone().find_map(unit).map(<[u8]>::len) else { continue };
+                if existing.any(|cell| unit(cell).is_none()) {
+                    continue;
                 }
-                let Some(units) = units.into_iter().collect::<Option<Vec<_>>>() else { continue };
-                if let Some(byte) = xor(&units).iter().position(|&byte| byte != 0) {
+                if let Some(byte) = decode::sum(group, len, unit).iter().position(|&byte| byte != 0) {
                     let group = GroupId(u16::try_from(index).expect("a stripe has fewer groups"));
                     let byte = byte + usize::try_from(start.bytes().0).expect("a chunk is at most 1 MiB");
                     return Err(Disagreement { stripe: *stripe, group, byte });
@@ -143,25 +145,16 @@ impl<'a> Audit<'a> {
         let cells = column.cells.iter().enumerate();
         let mut known: Vec<Option<Cow<'_, [u8]>>> =
             cells.map(|(cell, bytes)| bytes.as_deref().filter(|_| !is_lost(cell)).map(Into::into)).collect();
-        // Each pass finds the cells that are the only unknown one of a group.
-        loop {
-            let mut found = false;
-            for group in self.geometry.map(column.stripe).groups() {
-                let existing = group.cells().filter(|&cell| exists(self.geometry, column.stripe, cell));
-                let cells: Vec<usize> = existing.map(|cell| usize::from(cell.0)).collect();
-                let unknown: Vec<usize> = cells.iter().copied().filter(|&cell| known[cell].is_none()).collect();
-                if let [target] = unknown[..] {
-                    let units: Vec<&[u8]> = cells.iter().filter_map(|&cell| known[cell].as_deref()).collect();
-                    if !units.is_empty() {
-                        known[target] = Some(xor(&units).into());
-                        found = true;
-                    }
-                }
-            }
-            if !found {
-                return known;
-            }
+        let Some(len) = known.iter().flatten().next().map(|bytes| bytes.len()) else { return known };
+        let groups = self.geometry.map(column.stripe).groups();
+        let is_missing = |known: &[Option<Cow<'_, [u8]>>], cell: Cell| {
+            known[usize::from(cell.0)].is_none() && exists(self.geometry, column.stripe, cell)
+        };
+        while let Some(found) = decode::next_found(groups, |cell| is_missing(&known, cell)) {
+            let content = found.content(len, |cell| known[usize::from(cell.0)].as_deref());
+            known[usize::from(found.target.0)] = Some(content.into());
         }
+        known
     }
 }
 
@@ -195,15 +188,6 @@ pub(super) fn exists(geometry: &Geometry, stripe: StripeId, cell: Cell) -> bool 
         Role::Data(_) => has(cell),
         Role::Parity(group) => map.group(group).data.iter().any(|&cell| has(cell)),
     }
-}
-
-fn xor(units: &[impl AsRef<[u8]>]) -> Vec<u8> {
-    let Some((first, others)) = units.split_first() else { return Vec::new() };
-    let mut sum = first.as_ref().to_vec();
-    for unit in others {
-        sum.iter_mut().zip(unit.as_ref()).for_each(|(sum, byte)| *sum ^= byte);
-    }
-    sum
 }
 
 pub(super) fn as_cell(index: usize) -> Cell {

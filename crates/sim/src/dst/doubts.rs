@@ -15,6 +15,7 @@ use uraid_io::format::superblock::{Integrity, SUMS_IN_SECTOR, Superblock};
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
 
 use super::audit::{as_cell, exists};
+use crate::decode::next_found;
 use crate::disk::SimDisk;
 use crate::member::Member;
 use crate::members::Members;
@@ -142,18 +143,11 @@ impl<'a> Doubts<'a> {
         let is_direct = |cell: &Cell| !lost.contains(slot(*cell)) && self.has(geometry, stripe, *cell, column);
         let mut known = vec![false; map.cells()];
         cells.iter().filter(|cell| is_direct(cell)).for_each(|cell| known[usize::from(cell.0)] = true);
-        loop {
-            let mut found = false;
-            for group in map.groups() {
-                let mut unknown = group.cells().filter(|cell| cells.contains(cell) && !known[usize::from(cell.0)]);
-                let (Some(target), None) = (unknown.next(), unknown.next()) else { continue };
-                known[usize::from(target.0)] = true;
-                found = true;
-            }
-            if !found {
-                return known;
-            }
+        let is_missing = |known: &[bool], cell: Cell| cells.contains(&cell) && !known[usize::from(cell.0)];
+        while let Some(found) = next_found(map.groups(), |cell| is_missing(&known, cell)) {
+            known[usize::from(found.target.0)] = true;
         }
+        known
     }
 }
 

@@ -114,7 +114,8 @@ pub(super) fn draw_spec(random: &mut Random) -> Spec {
             let copies = u8::try_from(random.within(2, members.min(3))).expect("small");
             (Level::Raid10 { copies }, members, 1)
         }
-        4..=6 => (Level::Raid5 { rotation: *random.pick(&Rotation::ALL) }, random.within(3, 6), 1),
+        4 | 5 => (Level::Raid5 { rotation: *random.pick(&Rotation::ALL) }, random.within(3, 6), 1),
+        6 => (Level::Raid6 { rotation: *random.pick(&Rotation::ALL) }, random.within(4, 7), 1),
         _ => {
             let members = random.within(4, 8);
             let most = default_height(u8::try_from(members).expect("small"));

@@ -37,9 +37,9 @@ pub(super) fn consistency_after(before: &Superblock, to: Level) -> Consistency {
         (_, Level::Raid0) => Consistency::None,
         (Level::Raid0, _) if before != Consistency::None => before,
         (Level::Raid1 | Level::Raid10 { .. }, _) if before != Consistency::Bitmap => before,
-        (Level::Raid5 { .. } | Level::Rm2 { .. }, _) if before != Consistency::Log => before,
+        (from, _) if from.has_parity() && before != Consistency::Log => before,
         (_, Level::Raid1 | Level::Raid10 { .. }) => Consistency::Bitmap,
-        (_, Level::Raid5 { .. } | Level::Rm2 { .. }) => Consistency::Log,
+        _ => Consistency::Log,
     }
 }
 

@@ -5,12 +5,13 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use uraid_layout::field::Factor;
 use uraid_layout::{Bytes, DataUnit, DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
 
 use crate::buf::{Buf, Lease, Pool};
 use crate::disk::{SEGMENTS_MAX, Segments};
 use crate::format::{BLOCK, BLOCK_BYTES};
-use crate::xor::xor_into;
+use crate::xor::combine_into;
 
 /// The most memory for what moves that is kept for what moves next.
 pub(crate) const MEMORY: Bytes = Bytes(64 << 20);
@@ -64,8 +65,10 @@ pub(crate) fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &Buf, pool: &
         }
         let groups = map.groups().iter().filter(|_| !planted!(ReshapeParityKept));
         for group in groups {
-            let data = group.data.iter().map(|&cell| at(map.role(cell).unit().expect("a group's data is data")));
-            put(group.parity, units.parity(&data.collect::<SmallVec<[u64; 16]>>()));
+            let place = |cell| at(map.role(cell).unit().expect("a group's data is data"));
+            let terms = group.data_terms().map(|(cell, factor)| (place(cell), factor));
+            let terms: SmallVec<[(u64, Factor); 16]> = terms.collect();
+            put(group.parity, units.parity(&terms));
         }
     }
     let Range { start: first, end } = self::rows(shape, content);
@@ -134,20 +137,20 @@ impl<'a> Units<'a> {
         self.zeros.lease_read(0..self.size)
     }
 
-    /// The parity of these units; of one it is the unit.
-    fn parity(&self, units: &[u64]) -> Lease {
-        if let [unit] = units {
+    /// The parity of these units with their factors; of one it is the unit.
+    fn parity(&self, units: &[(u64, Factor)]) -> Lease {
+        if let [(unit, Factor::ONE)] = units {
             return self.lease(*unit);
         }
-        let sources: SmallVec<[&[u8]; 16]> = units
+        let terms: SmallVec<[(&[u8], Factor); 16]> = units
             .iter()
-            .map(|&unit| {
+            .map(|&(unit, factor)| {
                 let (buf, range) = self.find(unit);
-                buf.bytes(range)
+                (buf.bytes(range), factor)
             })
             .collect();
         let mut parity = memory(self.pool, Bytes(self.size as u64));
-        xor_into(parity.as_mut(), &sources);
+        combine_into(parity.as_mut(), &terms);
         parity.lease_read(0..self.size)
     }
 }
@@ -166,6 +169,7 @@ mod tests {
             (Level::Raid1, 3),
             (Level::Raid10 { copies: 2 }, 5),
             (Level::Raid5 { rotation: Rotation::LeftSymmetric }, 4),
+            (Level::Raid6 { rotation: Rotation::RightAsymmetric }, 5),
             (Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7),
         ];
         for (level, members) in levels {
@@ -193,10 +197,11 @@ mod tests {
                     let map = shape.map(stripe);
                     for (&group, at) in map.groups_of(unit).iter().zip(shape.parity_of(lba)) {
                         let mut sum = held(at);
-                        for &cell in map.group(group).data.iter().filter(|&&cell| shape.uses(stripe, cell)) {
+                        let data = map.group(group).data_terms();
+                        for (cell, factor) in data.filter(|&(cell, _)| shape.uses(stripe, cell)) {
                             let sector = DiskSector(shape.sector(stripe, cell).0 + offset.0);
                             let other = held(uraid_layout::Location { member: shape.member(cell), sector });
-                            sum.iter_mut().zip(other).for_each(|(sum, byte)| *sum ^= byte);
+                            uraid_layout::field::add_multiple(&mut sum, &other, factor);
                         }
                         assert!(sum.iter().all(|&byte| byte == 0), "{level} {lba}");
                     }

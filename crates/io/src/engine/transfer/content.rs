@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
 use uraid_layout::Sectors;
-use uraid_layout::plan::{Buffer, Plan, Slice};
+use uraid_layout::field::Factor;
+use uraid_layout::plan::{Buffer, Operand, Plan, Slice};
 
 use crate::buf::{Buf, Lease};
 use crate::cache::Contents;
 use crate::engine::memory::{Scratch, ZEROES_BYTES};
-use crate::xor::xor_into;
+use crate::xor::{TERMS_INLINE, combine_into, xor_into};
 
 /// The memory behind a plan's buffers.
 #[derive(Debug)]
@@ -80,22 +82,22 @@ impl Content<'_> {
             let mut at = 0;
             while at < xor.target.len.0 {
                 let left = xor.target.len.0 - at;
-                let len = operands.iter().map(|slice| Contents::run(slice.part(at, left)).0).min().unwrap_or(left);
+                let runs = operands.iter().map(|operand| Contents::run(operand.content.part(at, left)).0);
+                let len = runs.min().unwrap_or(left);
                 assert!(len > 0, "an operand has what is to be XORed");
-                self.xor(xor.target.part(at, len), operands.iter().map(|slice| slice.part(at, len)));
+                let part = |operand: &Operand| Operand { content: operand.content.part(at, len), ..*operand };
+                self.xor(xor.target.part(at, len), &operands.iter().map(part));
                 at += len;
             }
         }
     }
 
     /// Does a XOR of slices that are each in one piece.
-    fn xor(&mut self, target: Slice, operands: impl Iterator<Item = Slice> + Clone) {
+    fn xor(&mut self, target: Slice, operands: &(impl Iterator<Item = Operand> + Clone)) {
         let request = self.base;
         let base = move |buffer| if buffer == Buffer::Request { request } else { Sectors(0) };
-        let of = |buffer| {
-            let slices = operands.clone().filter(move |slice| slice.buffer == buffer);
-            slices.map(move |slice| range(&slice, base(buffer)))
-        };
+        let operands_of = |buffer| operands.clone().filter(move |operand| operand.content.buffer == buffer);
+        let of = |buffer| operands_of(buffer).map(move |operand| range(&operand.content, base(buffer)));
         let (here, own, other, foreign) = match target.buffer {
             Buffer::Scratch => (self.scratch.as_deref_mut(), Buffer::Scratch, self.request.as_ref(), Buffer::Request),
             _ => (self.request.as_mut(), Buffer::Request, self.scratch.as_deref(), Buffer::Scratch),
@@ -103,9 +105,15 @@ impl Content<'_> {
         let here = here.expect("a plan's target has memory");
         let (sum, mut sources) = here.disjoint(range(&target, base(own)), of(own));
         sources.extend(of(foreign).map(|range| other.expect("a plan's operand has memory").bytes(range)));
-        let cached = operands.filter(|slice| slice.buffer == Buffer::Cache);
-        sources.extend(cached.flat_map(|slice| self.cached.pieces(slice)).map(|(page, range)| &page.bytes()[range]));
-        xor_into(sum, &sources);
+        let cached = operands_of(Buffer::Cache).flat_map(|operand| self.cached.pieces(operand.content));
+        sources.extend(cached.map(|(page, range)| &page.bytes()[range]));
+        if operands.clone().all(|operand| operand.factor == Factor::ONE) || planted!(FactorsForgotten) {
+            return xor_into(sum, &sources);
+        }
+        let in_order = [own, foreign, Buffer::Cache].into_iter().flat_map(operands_of);
+        let factors = in_order.map(|operand| operand.factor);
+        let terms: SmallVec<[(&[u8], Factor); TERMS_INLINE]> = sources.iter().copied().zip(factors).collect();
+        combine_into(sum, &terms);
     }
 
     fn base_of(&self, buffer: Buffer) -> Sectors {

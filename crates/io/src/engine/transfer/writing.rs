@@ -1,7 +1,7 @@
 //! Carrying out what a plan writes: through the log where there is one, in place, and its checksums.
 
 use uraid_layout::plan::{Buffer, DiskIo, Plan};
-use uraid_layout::{DiskSector, Lba, Level, Location, MemberSet, Owner, Sectors};
+use uraid_layout::{DiskSector, Lba, Location, MemberSet, Owner, Sectors};
 
 use super::{Goal, Transfer, end, proof};
 use crate::cache::Source;
@@ -101,7 +101,7 @@ pub(in crate::engine) fn takes_sums(transfer: &Transfer<'_>) -> bool {
         Goal::Destage => content.cached.extents().iter().map(|extent| extent.content.len.0).sum::<u64>() == len.0,
         _ => false,
     };
-    let has_parity = matches!(parts.geometry().spec().level, Level::Raid5 { .. } | Level::Rm2 { .. });
+    let has_parity = parts.geometry().spec().level.has_parity();
     let is_plain = sums.is_none() && bad.is_empty() && members.between().is_none();
     let has_all = members.missing().is_empty() && members.rebuilding().is_empty() || planted!(SumsWhileDegraded);
     let is_on = log.as_ref().is_some_and(|log| log.takes_sums());

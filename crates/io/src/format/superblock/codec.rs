@@ -294,6 +294,7 @@ fn level_bytes(level: Level) -> [u8; 3] {
         Level::Raid1 => [1, 0, 0],
         Level::Raid10 { copies } => [10, copies, 0],
         Level::Raid5 { rotation } => [5, rotation as u8, 0],
+        Level::Raid6 { rotation } => [6, rotation as u8, 0],
         Level::Rm2 { height, placement: Placement::Adjacent } => [32, height, 0],
         Level::Rm2 { height, placement: Placement::Partitioned } => [32, height, 1],
     }
@@ -304,14 +305,16 @@ fn level(bytes: [u8; 3]) -> Result<Level, SuperblockError> {
         [0, 0, 0] => Level::Raid0,
         [1, 0, 0] => Level::Raid1,
         [10, copies, 0] => Level::Raid10 { copies },
-        [5, 0, 0] => Level::Raid5 { rotation: Rotation::LeftAsymmetric },
-        [5, 1, 0] => Level::Raid5 { rotation: Rotation::RightAsymmetric },
-        [5, 2, 0] => Level::Raid5 { rotation: Rotation::LeftSymmetric },
-        [5, 3, 0] => Level::Raid5 { rotation: Rotation::RightSymmetric },
+        [5, number, 0] => Level::Raid5 { rotation: rotation(number)? },
+        [6, number, 0] => Level::Raid6 { rotation: rotation(number)? },
         [32, height, 0] => Level::Rm2 { height, placement: Placement::Adjacent },
         [32, height, 1] => Level::Rm2 { height, placement: Placement::Partitioned },
         _ => return Err(SuperblockError::Field { field: "level" }),
     })
+}
+
+fn rotation(number: u8) -> Result<Rotation, SuperblockError> {
+    Rotation::ALL.get(usize::from(number)).copied().ok_or(SuperblockError::Field { field: "level" })
 }
 
 /// By code, where one is not told by features.

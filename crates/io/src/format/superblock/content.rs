@@ -325,7 +325,7 @@ impl Superblock {
     #[must_use]
     pub fn journal_area(&self) -> Option<Area> {
         let rows = match self.spec.level {
-            Level::Raid5 { .. } => 1,
+            Level::Raid5 { .. } | Level::Raid6 { .. } => 1,
             Level::Rm2 { height, .. } => u64::from(height),
             Level::Raid0 | Level::Raid1 | Level::Raid10 { .. } => return None,
         };

@@ -75,7 +75,7 @@ impl Consistency {
         match level {
             Level::Raid0 => Self::None,
             Level::Raid1 | Level::Raid10 { .. } => Self::Bitmap,
-            Level::Raid5 { .. } | Level::Rm2 { .. } => Self::Log,
+            Level::Raid5 { .. } | Level::Raid6 { .. } | Level::Rm2 { .. } => Self::Log,
         }
     }
 

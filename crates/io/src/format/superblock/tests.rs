@@ -152,6 +152,7 @@ fn every_level_survives_the_round_trip() {
     let placements = [Placement::Adjacent, Placement::Partitioned];
     let mut levels = vec![Level::Raid0, Level::Raid1, Level::Raid10 { copies: 2 }, Level::Raid10 { copies: 3 }];
     levels.extend(rotations.map(|rotation| Level::Raid5 { rotation }));
+    levels.extend(rotations.map(|rotation| Level::Raid6 { rotation }));
     levels.extend(placements.map(|placement| Level::Rm2 { height: 3, placement }));
     let mut seen = std::collections::HashSet::new();
     for level in levels {
@@ -359,7 +360,7 @@ fn what_is_wrong_is_told_apart() {
         (120, &[0xcc; 16], "slot table's entry of this member"),
         (136, &[3], "slot"),
         (137, &[65], "number of members"),
-        (138, &[6], "level"),
+        (138, &[7], "level"),
         (139, &[4], "level"),
         (16, &[2], "list of features, which lacks bad blocks,"),
         (17, &[0], "list of features, which has a part of what a log takes,"),

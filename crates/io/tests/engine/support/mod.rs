@@ -11,6 +11,7 @@ use uraid_io::disk::{Disk, MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, MemberCounters, Record, Reply};
 use uraid_io::format::superblock::{self, Areas, Consistency, Integrity, Superblock, encode};
 use uraid_io::member::Access;
+use uraid_layout::field;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
@@ -58,6 +59,8 @@ const LOG: u64 = 64 << 10;
 
 pub(crate) const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 
+pub(crate) const RAID6: Level = Level::Raid6 { rotation: Rotation::LeftSymmetric };
+
 pub(crate) fn rm2(height: u8, placement: Placement) -> Level {
     Level::Rm2 { height, placement }
 }
@@ -78,6 +81,8 @@ pub(crate) fn shapes() -> Vec<Shape> {
     ];
     shapes.extend(Rotation::ALL.map(|rotation| small(Level::Raid5 { rotation }, 5)));
     shapes.push(small(RAID5, 3));
+    shapes.push(small(RAID6, 4));
+    shapes.push(small(Level::Raid6 { rotation: Rotation::RightAsymmetric }, 6));
     shapes
 }
 
@@ -269,9 +274,9 @@ pub(crate) fn encoded(geometry: &Geometry, content: &[u8]) -> Vec<Vec<u8>> {
         }
         for group in map.groups() {
             let mut parity = vec![0; chunk];
-            for &cell in group.data.iter().filter(|&&cell| exists(cell)) {
+            for (cell, factor) in group.data_terms().filter(|&(cell, _)| exists(cell)) {
                 let (member, range) = place(cell);
-                parity.iter_mut().zip(&members[member][range]).for_each(|(sum, byte)| *sum ^= byte);
+                field::add_multiple(&mut parity, &members[member][range], factor);
             }
             if group.data.iter().any(|&cell| exists(cell)) {
                 let (member, range) = place(group.parity);

@@ -2,16 +2,17 @@
 
 use uraid_layout::plan::{Extent, Plan, Planner, View};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors};
 
 use super::super::Request;
-use super::super::array::{Phases, SecondParity, State, WriteRule};
+use super::super::array::{Phases, State, WriteRule};
 use super::super::run::{run_all, seed_of};
 use super::super::sizes::{Choices, Sizes};
 use super::super::workload::{Component, Mix, Pattern};
 use super::super::{ArraySpec, Error, Nanos, StopRule, System, Tape, presets};
 use super::{List, RAID5, alone, fixed_disk, round_disk, run_list};
 
+const RAID6: Level = Level::Raid6 { rotation: Rotation::LeftSymmetric };
 const RM2: Level = Level::Rm2 { height: 3, placement: Placement::Adjacent };
 
 fn lightnings(disks: u8, level: Level, chunk: Bytes) -> ArraySpec {
@@ -64,12 +65,16 @@ fn requests_take_the_operations_that_the_papers_count() {
     assert_eq!((stripes(1).sectors, stripes(2).served), (27 * 16, 9), "whole stripes are written as they are");
 }
 
-/// Reads and writes of RAID 6 as its definition has them: two parities, either of which gives back one unit.
+/// Reads and writes of RAID 6 as its definition has them: two parities, either of which gives back one unit, and both
+/// two.
 #[test]
 fn raid_6_has_two_parities() {
-    for parity in [SecondParity::Rotated, SecondParity::Dedicated] {
-        let used = Some(Sectors(60_000));
-        let raid6 = ArraySpec { used, ..ArraySpec::raid6(presets::lightning(), 6, Bytes(8192), parity) };
+    let rotated: Vec<Vec<u8>> = vec![vec![5, 0], vec![4, 5], vec![3, 4], vec![2, 3], vec![1, 2], vec![0, 1]];
+    for (array, expected) in [
+        (ArraySpec::new(presets::lightning(), 6, RAID6, Bytes(8192)), rotated),
+        (ArraySpec::dedicated_raid6(presets::lightning(), 6, Bytes(8192)), vec![vec![4, 5]; 6]),
+    ] {
+        let raid6 = ArraySpec { used: Some(Sectors(60_000)), ..array };
         assert_eq!(raid6.geometry().unwrap().capacity(), Sectors(60_000 / 16 * 4 * 16));
         assert_eq!(served(&raid6, false, 0, 8), (1, 0));
         assert_eq!(served(&raid6, true, 0, 8), (3, 3), "a small write: data, P and Q, read and written");
@@ -79,15 +84,14 @@ fn raid_6_has_two_parities() {
         let missing = MemberSet::EMPTY.with(geometry.locate(Lba(0)).member);
         let degraded = ArraySpec { state: State::Degraded(missing), ..raid6.clone() };
         assert_eq!(served(&degraded, false, 0, 8), (4, 0), "the other three units and one parity");
+        let missing = missing.with(geometry.locate(Lba(16)).member);
+        let degraded = ArraySpec { state: State::Degraded(missing), ..raid6.clone() };
+        assert_eq!(served(&degraded, false, 0, 8), (4, 0), "the other two units and both parities");
         let parities: Vec<Vec<u8>> =
             (0..6).map(|stripe| geometry.parity_of(Lba(stripe * 64)).map(|it| it.member.0).collect()).collect();
-        let expected: Vec<Vec<u8>> = match parity {
-            SecondParity::Rotated => vec![vec![5, 0], vec![4, 5], vec![3, 4], vec![2, 3], vec![1, 2], vec![0, 1]],
-            SecondParity::Dedicated => vec![vec![4, 5]; 6],
-        };
         assert_eq!(parities, expected);
     }
-    assert!(ArraySpec::raid6(presets::lightning(), 3, Bytes(8192), SecondParity::Rotated).geometry().is_err());
+    assert!(ArraySpec::new(presets::lightning(), 3, RAID6, Bytes(8192)).geometry().is_err());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! RM2 beside RAID 6 of the same disks and capacity, which the paper does without: it says only that codes such as
 //! Reed-Solomon need disks of their own for what is redundant, and that those are a bottleneck.
 
-use uraid_layout::{Bytes, Level, Placement};
+use uraid_layout::{Bytes, Level, Placement, Rotation};
 
 use super::super::report::{Cell, Report, Table};
 use super::super::study::{Study, throughputs};
@@ -10,7 +10,7 @@ use super::grid::{SEEDS, greatest};
 use crate::figure::{Axis, Figure, Series};
 use crate::mech::sizes::{Choices, Shape, Sizes};
 use crate::mech::stats::estimate;
-use crate::mech::{ArraySpec, Error, SecondParity, StopRule, presets};
+use crate::mech::{ArraySpec, Error, StopRule, presets};
 
 /// Disks, and RM2's M with which as much is left for data as on RAID 6: (M - 1) / M = (N - 2) / N.
 const ARRAYS: [(u8, u8); 2] = [(6, 3), (10, 5)];
@@ -50,8 +50,8 @@ impl Code {
         let (disk, unit) = (presets::lightning(), Bytes(unit_kib << 10));
         match self {
             Self::Rm2 => ArraySpec::new(disk, disks, Level::Rm2 { height, placement: Placement::Adjacent }, unit),
-            Self::Rotated => ArraySpec::raid6(disk, disks, unit, SecondParity::Rotated),
-            Self::Dedicated => ArraySpec::raid6(disk, disks, unit, SecondParity::Dedicated),
+            Self::Rotated => ArraySpec::new(disk, disks, Level::Raid6 { rotation: Rotation::LeftSymmetric }, unit),
+            Self::Dedicated => ArraySpec::dedicated_raid6(disk, disks, unit),
         }
     }
 }
