@@ -3,8 +3,8 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use uraid_nbd::transmission::{Decoder, Echo, Headers, Received, ReplyHeader, Session};
-use uraid_nbd::{BlockSizes, Command, ExportInfo};
+use uraid_nbd::transmission::{Decoder, Echo, Received, ReplyHeader, Session};
+use uraid_nbd::{BlockSizes, Command, ExportInfo, Headers};
 
 /// Requests of one turn.
 const BATCH: u64 = 32;

@@ -28,6 +28,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("nbd-client", "nbd-client"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
+    ("qemu-nbd", "qemu-utils"),
     ("rsvg-convert", "librsvg2-bin"),
     ("convert", "imagemagick"),
     ("chromium", "chromium"),

@@ -1,12 +1,13 @@
 //! What the fuzz targets share: sound bytes to begin with, and an input that says what becomes of them.
 //!
 //! Bytes that nobody made sound fail at the first checksum or magic number, so targets read their input as changes to
-//! sound bytes: to superblocks ([`members`], and [`md`] for those of Linux md) and to sessions of NBD clients
-//! ([`nbd`]). The sound ones are made by code; no corpus is kept.
+//! sound bytes: to superblocks ([`members`], and [`md`] for those of Linux md), to sessions of NBD clients ([`nbd`])
+//! and to what servers say to them ([`nbd_client`]). The sound ones are made by code; no corpus is kept.
 
 pub mod md;
 pub mod members;
 pub mod nbd;
+pub mod nbd_client;
 
 use uraid_layout::{MemberIndex, MemberSet};
 

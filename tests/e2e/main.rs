@@ -33,6 +33,7 @@ mod md;
 mod metrics;
 mod mistakes;
 mod mount;
+mod network;
 mod package;
 mod privileges;
 mod protocol;

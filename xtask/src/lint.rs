@@ -12,7 +12,7 @@ use crate::{conformance, fuzz, package, reliability, source};
 /// Each package of the workspace and the project's packages that it may use. Nothing may use `uraid`, the command line.
 const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid-layout", &[]),
-    ("uraid-io", &["uraid-layout"]),
+    ("uraid-io", &["uraid-layout", "uraid-nbd"]),
     ("uraid-md", &["uraid-layout"]),
     ("uraid-nbd", &[]),
     ("uraid-random", &[]),

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use uraid_io::array::{Ignored, Look, Patience, look};
-use uraid_io::member::Member;
+use uraid_io::member::{Member, exists};
 use uraid_serve::client::Client;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
         let colours = Colours::of(&io::stdout());
         arrays.iter().try_for_each(|array| show(array, colours))?;
     }
-    let absent = args.paths.iter().filter(|path| path.symlink_metadata().is_err());
+    let absent = args.paths.iter().filter(|path| !exists(path));
     let absent: Vec<_> = absent.map(|path| path.display()).collect();
     ensure!(absent.is_empty(), "there is no {}", enumerate(&absent));
     Ok(())

@@ -1,11 +1,12 @@
 //! `uraid fail`, `remove`, `add` and `replace`: change the members and log devices of a running array.
 
-use std::path::{PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use serde_json::Value;
+use uraid_io::member::absolute;
 use uraid_layout::Bytes;
 use uraid_serve::protocol::{Added, LogAdded, Replaced, Request, Status, Successor};
 use uraid_serve::text::visible;
@@ -57,7 +58,7 @@ pub(crate) struct AddArgs {
     /// Add it as a log device; a file that does not exist yet gets the size that the log needs
     #[arg(long, conflicts_with = "size")]
     log_device: bool,
-    /// File or block device
+    /// File, block device or URI of an export
     #[arg(value_name = "PATH")]
     path: PathBuf,
 }
@@ -82,7 +83,7 @@ pub(crate) struct ReplaceArgs {
     /// Slot, path or UUID of the member to replace, or path or UUID of the log device
     #[arg(value_name = "OLD", add = ArgValueCompleter::new(candidates::members))]
     old: String,
-    /// File or block device
+    /// File, block device or URI of an export
     #[arg(value_name = "NEW")]
     new: PathBuf,
 }
@@ -167,5 +168,5 @@ fn name(word: &str) -> Result<String> {
     if word.parse::<u8>().is_ok() || word.parse::<Uuid>().is_ok() {
         return Ok(word.to_owned());
     }
-    Ok(absolute(word)?.display().to_string())
+    Ok(absolute(Path::new(word))?.display().to_string())
 }

@@ -7,7 +7,7 @@ mod redact;
 
 use std::fs;
 use std::io::Read as _;
-use std::path::{PathBuf, absolute};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -18,7 +18,7 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit};
 use uraid_io::array::{Patience, candidates, judge, look};
 use uraid_io::disk::UringDisk;
-use uraid_io::member::Access;
+use uraid_io::member::{Access, absolute};
 use uraid_layout::draw::draw;
 use uraid_serve::client::Client;
 use uraid_serve::protocol::{Metrics, Request, Status};

@@ -522,6 +522,18 @@ impl Lease {
         unsafe { self.as_ptr().copy_from(source.as_ptr(), self.len()) }
     }
 
+    /// Fills a part of the memory, from `start` on, as a device would.
+    ///
+    /// # Panics
+    /// When the part is not inside the lease, or the device may only read the memory.
+    pub(crate) fn copy_part(&mut self, start: usize, source: &[u8]) {
+        assert!(self.is_writable(), "only a lease taken for writing is filled");
+        assert!(source.len() <= self.len() && start <= self.len() - source.len(), "the part is inside the lease");
+        // SAFETY: the part is inside the range, which is inside the block, which the lease keeps alive; and
+        // `lease_write` made sure that no reference into it is live: `Buf` hands none out while this lease exists.
+        unsafe { self.as_ptr().wrapping_add(start).copy_from(source.as_ptr(), source.len()) }
+    }
+
     /// Reads the memory as a device would.
     ///
     /// # Panics

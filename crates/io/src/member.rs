@@ -1,21 +1,23 @@
-//! One member: a regular file or a block device, opened, locked and measured.
+//! One member: a regular file, a block device, or an export of an NBD server, opened, locked and measured.
 //!
-//! A [`Member`] holds an advisory lock for as long as it lives: exclusive to write, shared to read, so that two
-//! processes of ours never write the same array, also where one has a file and the other a loop device that is made of
-//! it. It bypasses the page cache where the file system allows that. It knows
-//! nothing of what the member contains.
+//! A [`Member`] that is a file or a device holds an advisory lock for as long as it lives: exclusive to write, shared
+//! to read, so that two processes of ours never write the same array, also where one has a file and the other a loop
+//! device that is made of it. It bypasses the page cache where the file system allows that. An export has no lock. It
+//! knows nothing of what the member contains.
 
 mod create;
 mod error;
+mod export;
 mod inheritance;
 mod lock;
 mod loops;
 mod sysfs;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Seek};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,12 +27,15 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use uraid_layout::Bytes;
+use uraid_nbd::client::Uri;
 
 use crate::buf::Buf;
 use crate::format::superblock::{Allocation, SECTOR_SIZES};
 use crate::signature::{self, Signature};
 
 pub use error::MemberError;
+pub(crate) use export::{Export, Idle};
+pub use export::{absolute, exists, is_uri};
 pub use inheritance::Inheritance;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::{Access, Wait};
@@ -67,11 +72,7 @@ pub struct FileId {
 /// An open member.
 #[derive(Debug)]
 pub struct Member {
-    file: File,
-    /// The same bytes by other names.
-    others: Vec<File>,
-    /// Another process has the file, too, and its lock goes on.
-    is_left: AtomicBool,
+    medium: Medium,
     path: PathBuf,
     id: FileId,
     access: Access,
@@ -83,6 +84,20 @@ pub struct Member {
     may_stall: bool,
 }
 
+/// What has a member's bytes.
+#[derive(Debug)]
+enum Medium {
+    /// A regular file or a block device.
+    File {
+        file: File,
+        /// The same bytes by other names.
+        others: Vec<File>,
+        /// Another process has the file, too, and its lock goes on.
+        is_left: AtomicBool,
+    },
+    Export(Box<Export>),
+}
+
 impl Member {
     /// A member on something that is no file: a pipe hangs.
     #[cfg(test)]
@@ -91,9 +106,7 @@ impl Member {
         let (path, access) = (PathBuf::from("pipe"), Access::ReadWrite);
         let id = FileId { device: 0, inode: 0 };
         Self {
-            file,
-            others: Vec::new(),
-            is_left: AtomicBool::new(false),
+            medium: Medium::File { file, others: Vec::new(), is_left: AtomicBool::new(false) },
             path,
             id,
             access,
@@ -117,7 +130,7 @@ impl Member {
     /// Whether its file was deleted: what it holds is gone when it is closed. May block.
     #[must_use]
     pub fn is_deleted(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+        self.metadata().is_some_and(|metadata| metadata.nlink() == 0)
     }
 
     /// The process that uses the member at a path, where the kernel says so.
@@ -130,7 +143,34 @@ impl Member {
 
     /// Whether its file is shorter than it was when it was opened. May block.
     pub(crate) fn is_cut(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() < self.size().0)
+        self.metadata().is_some_and(|metadata| metadata.is_file() && metadata.len() < self.size().0)
+    }
+
+    /// What the system says of its file, where it has one and the system does.
+    fn metadata(&self) -> Option<Metadata> {
+        self.file().and_then(|file| file.metadata().ok())
+    }
+
+    /// Its file or device, unless it is an export.
+    pub(crate) fn file(&self) -> Option<&File> {
+        match &self.medium {
+            Medium::File { file, .. } => Some(file),
+            Medium::Export(_) => None,
+        }
+    }
+
+    /// Its export, unless it is a file or a device.
+    pub(crate) fn export(&self) -> Option<&Export> {
+        match &self.medium {
+            Medium::File { .. } => None,
+            Medium::Export(export) => Some(export),
+        }
+    }
+
+    /// Whether it is an export of an NBD server.
+    #[must_use]
+    pub fn is_export(&self) -> bool {
+        self.export().is_some()
     }
 
     /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or
@@ -140,7 +180,7 @@ impl Member {
         self.may_stall
     }
 
-    /// Whether what stops one stops the other: they are files of one file system.
+    /// Whether what stops one stops the other: they are files of one file system, or exports of one server.
     #[must_use]
     pub(crate) fn shares_fate(&self, other: &Self) -> bool {
         !self.is_device && !other.is_device && self.id.device == other.id.device
@@ -169,6 +209,9 @@ impl Member {
     /// # Errors
     /// The same.
     pub(crate) fn open_waiting(path: &Path, access: Access, wait: Wait) -> Result<Self, MemberError> {
+        if let Some(uri) = export::uri(path)? {
+            return Self::open_export(path, uri, access);
+        }
         let id = FileId::of(path)?;
         let (file, is_direct) = match inheritance::take(path, access) {
             Some(inherited) => inherited,
@@ -195,9 +238,7 @@ impl Member {
         let may_stall = file_system.is_some_and(|magic| STALLING_MAGICS.contains(&magic));
         let member = Self {
             alignment: alignment(&file, is_direct),
-            file,
-            others,
-            is_left: AtomicBool::new(false),
+            medium: Medium::File { file, others, is_left: AtomicBool::new(false) },
             path: path.into(),
             id,
             access,
@@ -208,6 +249,23 @@ impl Member {
             may_stall,
         };
         Ok(member)
+    }
+
+    fn open_export(path: &Path, uri: Uri, access: Access) -> Result<Self, MemberError> {
+        let id = FileId::of_export(&uri);
+        let export = Export::open(path, uri, access)?;
+        Ok(Self {
+            size: AtomicU64::new(export.size().0),
+            alignment: Alignment { offset: export.sector_size(), memory: Bytes(1) },
+            medium: Medium::Export(Box::new(export)),
+            path: path.into(),
+            id,
+            access,
+            is_direct: true,
+            is_device: false,
+            is_in_memory: false,
+            may_stall: false,
+        })
     }
 
     /// Opens and locks members, each of them once.
@@ -228,13 +286,15 @@ impl Member {
     }
 
     /// Its file for another process, where an [`Inheritance`] has it: the lock is held as long as either has the file.
+    /// None of an export, which the other process connects to itself.
     ///
     /// # Errors
     /// When there are too many descriptors.
-    pub fn leave(&self) -> io::Result<OwnedFd> {
-        let file = self.file.try_clone()?;
-        self.is_left.store(true, Ordering::Relaxed);
-        Ok(file.into())
+    pub fn leave(&self) -> io::Result<Option<OwnedFd>> {
+        let Medium::File { file, is_left, .. } = &self.medium else { return Ok(None) };
+        let file = file.try_clone()?;
+        is_left.store(true, Ordering::Relaxed);
+        Ok(Some(file.into()))
     }
 
     /// The path that the member was opened by.
@@ -262,14 +322,16 @@ impl Member {
     }
 
     /// Finds out whether it was enlarged; its size from now on. One that has become smaller keeps the size that it
-    /// had. May block.
+    /// had, and so does an export, of which that is told when it is opened. May block.
     ///
     /// # Errors
     /// When the system does not say its size.
     pub fn measure(&self) -> Result<Bytes, MemberError> {
         let fail = |source| MemberError::Io { path: self.path.clone(), action: "find its size", source };
-        let now = size_of(&self.file, self.is_device).map_err(fail)?;
-        self.size.fetch_max(now.0, Ordering::Relaxed);
+        if let Some(file) = self.file() {
+            let now = size_of(file, self.is_device).map_err(fail)?;
+            self.size.fetch_max(now.0, Ordering::Relaxed);
+        }
         Ok(self.size())
     }
 
@@ -298,18 +360,16 @@ impl Member {
     }
 
     /// The holes of its file, ascending, and whether it has any: space that it lacks. It may have unwritten space that
-    /// reads as zeros, too. At most so many holes, the first ones; none of a device. May block.
+    /// reads as zeros, too. At most so many holes, the first ones; none of a device or an export. May block.
     ///
     /// # Errors
     /// When the file system does not say.
     pub fn holes(&self, most: usize) -> Result<(Vec<Range<Bytes>>, bool), MemberError> {
         let mut holes = Vec::new();
-        if self.is_device {
-            return Ok((holes, false));
-        }
-        let metadata = self.file.metadata().map_err(self.fail("examine it"))?;
+        let Some(file) = self.file().filter(|_| !self.is_device) else { return Ok((holes, false)) };
+        let metadata = file.metadata().map_err(self.fail("examine it"))?;
         let size = self.size().0;
-        let next = |from: SeekFrom| match seek(&self.file, from) {
+        let next = |from: SeekFrom| match seek(file, from) {
             Ok(at) => Ok(at.min(size)),
             // There is no more data.
             Err(Errno::NXIO) => Ok(size),
@@ -332,13 +392,17 @@ impl Member {
         if self.access != Access::ReadWrite {
             return false;
         }
+        let file = match &self.medium {
+            Medium::Export(export) => return export.agreed().can_zero(),
+            Medium::File { file, .. } => file,
+        };
         if self.is_device {
-            return largest_zeroing(&self.file).is_some_and(|largest| largest > 0);
+            return largest_zeroing(file).is_some_and(|largest| largest > 0);
         }
         // Nothing is there.
         let beyond = self.size().0.next_multiple_of(PROBE_BYTES);
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&self.file, flags, beyond, PROBE_BYTES).is_ok()
+        fallocate(file, flags, beyond, PROBE_BYTES).is_ok()
     }
 
     /// Fills `buf` from `offset` on, blocking; offset and length are aligned.
@@ -346,7 +410,11 @@ impl Member {
     /// # Errors
     /// When the device fails or the member ends first.
     pub fn read_at(&self, offset: Bytes, buf: &mut Buf) -> Result<(), MemberError> {
-        self.file.read_exact_at(buf.as_mut(), offset.0).map_err(self.fail("read it"))
+        let read = match &self.medium {
+            Medium::File { file, .. } => file.read_exact_at(buf.as_mut(), offset.0),
+            Medium::Export(export) => export.read_at(offset, buf.as_mut()),
+        };
+        read.map_err(self.fail("read it"))
     }
 
     /// Writes `buf` at `offset`, blocking; offset and length are aligned. Not durable before [`Member::sync`].
@@ -358,7 +426,11 @@ impl Member {
     /// When the member is open for reading only.
     pub fn write_at(&self, offset: Bytes, buf: &Buf) -> Result<(), MemberError> {
         assert_eq!(self.access, Access::ReadWrite, "only a member open for writing is written");
-        self.file.write_all_at(buf.as_ref(), offset.0).map_err(self.fail("write it"))
+        let written = match &self.medium {
+            Medium::File { file, .. } => file.write_all_at(buf.as_ref(), offset.0),
+            Medium::Export(export) => export.write_at(offset, buf.as_ref()),
+        };
+        written.map_err(self.fail("write it"))
     }
 
     /// Makes completed writes durable, blocking.
@@ -366,7 +438,11 @@ impl Member {
     /// # Errors
     /// When the device fails; then nothing tells which writes are durable, and trying again proves nothing.
     pub fn sync(&self) -> Result<(), MemberError> {
-        self.file.sync_data().map_err(self.fail("flush it"))
+        let synced = match &self.medium {
+            Medium::File { file, .. } => file.sync_data(),
+            Medium::Export(export) => export.sync(),
+        };
+        synced.map_err(self.fail("flush it"))
     }
 
     /// Refuses what holds something, for all that can be told, so that it is not overwritten.
@@ -393,16 +469,24 @@ impl Member {
         }
         let mut buf = Buf::zeroed(Bytes((end - start).next_multiple_of(STEP)));
         let bytes = buf.as_mut();
+        let range = |at: u64| usize::try_from(at - start).expect("inside a buffer");
+        let file = match &self.medium {
+            Medium::File { file, .. } => file,
+            Medium::Export(export) => {
+                let whole = range(end.next_multiple_of(STEP).min(self.size().0));
+                export.read_at(Bytes(start), &mut bytes[..whole]).map_err(self.fail("read it"))?;
+                return Ok(bytes[range(offset.0)..range(end)].to_vec());
+            }
+        };
         let mut done = 0;
         while start + (done as u64) < end {
-            match self.file.read_at(&mut bytes[done..], start + done as u64) {
+            match file.read_at(&mut bytes[done..], start + done as u64) {
                 Ok(0) => return Err(self.fail("read it")(io::ErrorKind::UnexpectedEof.into())),
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(self.fail("read it")(error)),
             }
         }
-        let range = |at: u64| usize::try_from(at - start).expect("inside a buffer");
         Ok(bytes[range(offset.0)..range(end)].to_vec())
     }
 
@@ -415,25 +499,25 @@ impl Drop for Member {
     fn drop(&mut self) {
         // A child process that is just being started has a copy of the descriptor, which would keep the lock for a
         // moment.
-        if !self.is_left.load(Ordering::Relaxed) {
-            lock::release(&self.file);
+        if let Medium::File { file, others, is_left } = &self.medium {
+            if !is_left.load(Ordering::Relaxed) {
+                lock::release(file);
+            }
+            others.iter().for_each(lock::release);
         }
-        self.others.iter().for_each(lock::release);
-    }
-}
-
-impl AsFd for Member {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
     }
 }
 
 impl FileId {
-    /// What a path leads to. A loop device is the file that it is made of, if it has all of it.
+    /// What a path leads to. A loop device is the file that it is made of, if it has all of it. An export is known by
+    /// its URI, which is not asked whether it leads anywhere.
     ///
     /// # Errors
     /// When it leads to nothing, or to no regular file or block device.
     pub fn of(path: &Path) -> Result<Self, MemberError> {
+        if let Some(uri) = export::uri(path)? {
+            return Ok(Self::of_export(&uri));
+        }
         let metadata = std::fs::metadata(path);
         let fail = |source| MemberError::Io { path: path.into(), action: "open it", source };
         let metadata = metadata.map_err(fail)?;
@@ -454,6 +538,18 @@ impl FileId {
             () => "something else",
         };
         Err(MemberError::WrongKind { path: path.into(), kind })
+    }
+
+    /// Which export a URI leads to, by its name; others may lead there, too.
+    fn of_export(uri: &Uri) -> Self {
+        let hash = |value: &dyn Fn(&mut DefaultHasher)| {
+            let mut hasher = DefaultHasher::new();
+            value(&mut hasher);
+            hasher.finish()
+        };
+        // No device of this machine has such a number.
+        let server = hash(&|hasher| uri.address.hash(hasher)) | 1 << 63;
+        Self { device: server, inode: hash(&|hasher| uri.export.hash(hasher)) }
     }
 }
 

@@ -28,12 +28,12 @@ pub(crate) use choice::{Exports, Index};
 use options::{parse_info, parse_meta_context};
 
 use crate::{
-    Error, ExportInfo,
+    Error, ExportInfo, Headers,
     proto::{
         ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_MAGIC,
         OPTION_REPLY_MAGIC, STRING_BYTES_MAX, info, option, option_reply as rep,
     },
-    transmission::{Headers, Session},
+    transmission::Session,
 };
 
 /// The most data of an option that is looked at. Longer options are skipped and refused.

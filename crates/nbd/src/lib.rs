@@ -1,8 +1,9 @@
-//! Serves an export over the Network Block Device protocol.
+//! The Network Block Device protocol: serves an export over it, and uses those of others.
 //!
-//! The crate has two halves. The codec ([`handshake`], [`transmission`]) is plain state machines: bytes in, bytes and
-//! decisions out, no socket, no clock and no task. The [`server`] puts tokio sockets around it and hands the commands
-//! to an [`Export`].
+//! The codec ([`handshake`] and [`transmission`] for servers, [`client`] for clients) is plain state machines: bytes
+//! in, bytes and decisions out, no socket, no clock and no task. The [`server`] puts tokio sockets around it and hands
+//! the commands to an [`Export`]. Without the feature `server`, which is on unless somebody leaves it out, there is the
+//! client alone, and no tokio.
 //!
 //! Invariants:
 //! - every length that a peer declares is checked before anything is allocated or awaited on its account;
@@ -13,19 +14,30 @@
 //!
 //! The crate knows nothing of arrays, members or disks.
 
+pub mod client;
 mod command;
 mod error;
+mod escaped;
+#[cfg(feature = "server")]
 mod export;
+#[cfg(feature = "server")]
 mod handshake;
+mod headers;
 mod info;
+#[cfg_attr(not(feature = "server"), expect(dead_code, reason = "only a server says some of it"))]
 mod proto;
+#[cfg(feature = "server")]
 mod server;
+#[cfg(feature = "server")]
 pub mod transmission;
 
 pub use command::{Command, Extent, Payload, Span};
 pub use error::{Error, NbdError};
+#[cfg(feature = "server")]
 pub use export::Export;
+pub use headers::Headers;
 pub use info::{BlockSizes, ExportInfo};
+#[cfg(feature = "server")]
 pub use server::{
     Connections, Dispatcher, Drain, Ending, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener,
     Parting, RateLimits, Rates, Reception, ReplySlot, RequestMemory, Scheme, Served, Server, SharedExports, SocketFile,

@@ -28,4 +28,4 @@ pub(crate) use reply::EXTENTS_MAX;
 pub use reply::ReplyHeader;
 pub(crate) use reply::{EXTENTS_BYTES_MAX, encode_extents};
 pub(crate) use session::SESSION_BYTES;
-pub use session::{Headers, Session};
+pub use session::Session;

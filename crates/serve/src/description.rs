@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use uraid_io::array::Array;
@@ -10,6 +10,7 @@ use uraid_io::disk::Disk;
 use uraid_io::engine::survives;
 use uraid_io::format::UnixSeconds;
 use uraid_io::format::superblock::LogIndex;
+use uraid_io::member::absolute;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uraid_nbd::Endpoint;
 use uuid::Uuid;

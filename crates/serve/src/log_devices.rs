@@ -1,11 +1,12 @@
 //! An array's log devices, for everyone who shows them: where they are, and in words what is wrong with them.
 
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use uraid_io::array::Array;
 use uraid_io::disk::{Disk, log_place};
 use uraid_io::engine::Engine;
 use uraid_io::format::superblock::{LogDevice, LogIndex, LogSet};
+use uraid_io::member::absolute;
 use uuid::Uuid;
 
 use crate::disk::LiveDisk;

@@ -361,10 +361,8 @@ impl<D: LiveDisk> Reactor<D> {
         let leave = |member: &Arc<Member>| {
             let path = member.path().display();
             // The other one has to open it itself, and may find somebody else there.
-            member
-                .leave()
-                .inspect_err(|error| tracing::warn!(%path, %error, "a member's file can't be handed over"))
-                .ok()
+            let left = member.leave();
+            left.inspect_err(|error| tracing::warn!(%path, %error, "a member's file can't be handed over")).ok()?
         };
         engine.disk().members().iter().flatten().filter_map(leave).collect()
     }

@@ -12,10 +12,11 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::path::{Path, PathBuf, absolute};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use toml::{Table, Value};
+use uraid_io::member::absolute;
 
 use super::{ARRAYS, MEMBERS, PLACES, Setting, Source, arguments, is_given, key, parse, serve_command, settings};
 use crate::misuse::Misuse;

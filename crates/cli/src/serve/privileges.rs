@@ -23,6 +23,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits, set_capabilities, set_keep_capabilities,
     set_no_new_privs,
 };
+use uraid_io::member::is_uri;
 use uraid_nbd::{Listener, SocketFile, UnixSocket};
 use uraid_serve::server::Sockets;
 use uraid_serve::{Confinement, running};
@@ -279,7 +280,7 @@ impl Heir {
     fn look_at(&self, spares: Vec<PathBuf>) {
         let name = self.name.clone();
         let look = move || {
-            for spare in spares {
+            for spare in spares.into_iter().filter(|spare| !is_uri(spare)) {
                 let flags = AtFlags::EACCESS;
                 let usable = rustix::fs::accessat(rustix::fs::CWD, &spare, Access::READ_OK | Access::WRITE_OK, flags);
                 if let Err(error) = usable {

@@ -3,6 +3,7 @@
 use std::env;
 use std::path::Path;
 
+use uraid_io::member::is_uri;
 use uraid_serve::running;
 
 use super::args::ServeArgs;
@@ -42,7 +43,9 @@ fn of_server(args: &ServeArgs) -> Paths {
 
 /// Adds what an array uses.
 fn add(paths: &mut Paths, args: &ServeArgs) {
-    paths.files.extend(args.members.iter().chain(&args.spares).cloned());
+    // Members on a network are in no directory.
+    let named = args.members.iter().chain(&args.spares);
+    paths.files.extend(named.filter(|path| !is_uri(path)).cloned());
     paths.files.extend(args.endpoint.socket.iter().chain(&args.watch.control).cloned());
     paths.read.extend(args.config.iter().chain(&args.watch.on_event).cloned());
     paths.read.extend(args.endpoint.security.certificates());

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context as _, Result, ensure};
 use tempfile::TempDir;
+use uraid_io::member::is_uri;
 use uraid_nbd::{Endpoint, Listener, Parting, SharedExports, UnixSocket};
 use uraid_serve::server::{Offer, Sockets};
 use uraid_serve::systemd;
@@ -255,13 +256,13 @@ fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
     Ok(socket.with_extension("ctl"))
 }
 
-/// The default socket, in the first member's directory. For devices it is in the working directory.
+/// The default socket, in the first member's directory. For devices and exports it is in the working directory.
 fn default_socket(members: &[PathBuf]) -> PathBuf {
     // One that is not there is taken for what its path says: files may be in /dev, too, as in /dev/shm.
     let is_device = |member: &Path| {
         member.metadata().map_or(member.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
     };
-    let file = members.first().filter(|member| !is_device(member));
+    let file = members.first().filter(|member| !is_uri(member) && !is_device(member));
     file.and_then(|member| member.parent()).unwrap_or(Path::new("")).join("uraid.sock")
 }
 
@@ -276,6 +277,7 @@ mod tests {
         std::fs::write(&member, []).unwrap();
         assert_eq!(default_socket(&[member]), directory.path().join("uraid.sock"));
         assert_eq!(default_socket(&[PathBuf::from("/dev/no-such-disk")]), Path::new("uraid.sock"));
+        assert_eq!(default_socket(&[PathBuf::from("nbd://host/a/b")]), Path::new("uraid.sock"));
         assert_eq!(default_socket(&[PathBuf::from("/srv/d0"), PathBuf::from("/x/d1")]), Path::new("/srv/uraid.sock"));
     }
 }

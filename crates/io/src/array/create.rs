@@ -16,7 +16,8 @@ use crate::format::UnixSeconds;
 use crate::format::superblock::{
     Allocation, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, check_name,
 };
-use crate::member::{Access, Member, MemberError, is_same};
+use crate::member::{self, Access, Member, MemberError, is_same};
+use crate::superblock;
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -209,6 +210,7 @@ pub fn create(
     let made = logs.map(|logs| logs.make(superblocks[0].array, &options.name, superblocks[0].epoch)).transpose();
     let made = made.inspect_err(|_| new.iter().for_each(|path| unmake(path)))?;
     superblocks.iter_mut().for_each(|own| own.logs.clone_from(&made));
+    tell_apart(&members, &superblocks).inspect_err(|_| new.iter().for_each(|path| unmake(path)))?;
     let mut disk = UringDisk::new(members.into_iter().map(Arc::new).map(Some).collect(), DEFAULT_DEPTH)?;
     let superblocks = format(&mut disk, superblocks, content, progress).map_err(CreateError::Initialise)?;
     Ok(superblocks.into_iter().next().expect("a geometry has members"))
@@ -236,8 +238,7 @@ pub(super) fn stripe_on_member(geometry: &Geometry) -> Bytes {
 
 /// Looks at every member, and changes none.
 fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Result<Vec<Found<'a>>, CreateError> {
-    let (present, absent): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        paths.iter().partition(|path| path.symlink_metadata().is_ok());
+    let (present, absent): (Vec<&PathBuf>, Vec<&PathBuf>) = paths.iter().partition(|path| member::exists(path));
     let mut members = Member::open_all(&present, Access::ReadWrite)?.into_iter();
     let mut found = Vec::with_capacity(paths.len());
     for (index, path) in paths.iter().enumerate() {
@@ -300,6 +301,36 @@ fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>,
         }
     }
     Ok(members)
+}
+
+/// Finds out whether exports that have different names are the same: each is given a superblock, which the other would
+/// have then. Those that are the same are left without any.
+fn tell_apart(members: &[Member], superblocks: &[Superblock]) -> Result<(), CreateError> {
+    let exports: Vec<(&Member, &Superblock)> =
+        members.iter().zip(superblocks).filter(|(member, _)| member.is_export()).collect();
+    if exports.len() < 2 {
+        return Ok(());
+    }
+    for (member, _) in &exports {
+        superblock::erase(member)?;
+    }
+    for (member, own) in &exports {
+        superblock::store(member, own)?;
+    }
+    for (member, own) in &exports {
+        let found = superblock::load(member)?;
+        if found.member == own.member {
+            continue;
+        }
+        for (member, _) in &exports {
+            superblock::erase(member)?;
+        }
+        let path = |member: &Member| member.path().to_path_buf();
+        let other = exports.iter().find(|(_, other)| other.member == found.member);
+        let second = other.map_or_else(|| path(member), |(other, _)| path(other));
+        return Err(MemberError::SameExport { first: path(member), second }.into());
+    }
+    Ok(())
 }
 
 fn superblocks(

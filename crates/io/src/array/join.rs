@@ -21,9 +21,9 @@ use crate::engine::Joining;
 use crate::format::Epoch;
 use crate::format::badblocks::{BadBlocks, Damaged};
 use crate::format::superblock::{
-    Allocation, Area, Areas, Consistency, Integrity, Revision, SlotState, Superblock, SuperblockError,
+    Allocation, Area, Areas, Consistency, Integrity, Revision, SlotEntry, SlotState, Superblock, SuperblockError,
 };
-use crate::member::{Access, Member, MemberError, Wait};
+use crate::member::{self, Access, Member, MemberError, Wait};
 use crate::{signature, superblock};
 
 /// How a member may be prepared.
@@ -315,8 +315,9 @@ pub fn returning(
 /// The member at `path`, held, or the size of the file that is to be made there.
 fn find(path: &Path, options: JoinOptions, truth: &Superblock) -> Result<(Option<Member>, Bytes), JoinError> {
     let open = || Member::open_waiting(path, Access::ReadWrite, options.wait);
-    let found = path.symlink_metadata().is_ok().then(open).transpose()?;
+    let found = member::exists(path).then(open).transpose()?;
     found.iter().try_for_each(|member| refuse_sectors(member, truth))?;
+    found.iter().try_for_each(|member| refuse_present(member, truth))?;
     let size = match (&found, options.size) {
         (Some(member), _) => member.size(),
         (None, Some(size)) => size,
@@ -366,6 +367,16 @@ fn zero(member: &Member, area: Area) -> Result<(), Error> {
 fn refuse_sectors(member: &Member, truth: &Superblock) -> Result<(), JoinError> {
     match too_large(member.alignment().offset, truth.sector_size) {
         Some(found) => Err(LargeSectors { path: member.path().into(), found, sector_size: truth.sector_size }.into()),
+        None => Ok(()),
+    }
+}
+
+/// Refuses an export that is a present member, by another name perhaps: no lock does.
+fn refuse_present(member: &Member, truth: &Superblock) -> Result<(), JoinError> {
+    let Some(own) = member.is_export().then(|| superblock::load(member).ok()).flatten() else { return Ok(()) };
+    let is_present = |entry: &&SlotEntry| entry.member == own.member && entry.state.is_written();
+    match truth.slots.get(own.slot.index()).filter(|entry| own.array == truth.array && is_present(entry)) {
+        Some(_) => Err(JoinError::Present { path: member.path().into(), slot: own.slot }),
         None => Ok(()),
     }
 }

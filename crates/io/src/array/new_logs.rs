@@ -13,7 +13,7 @@ use crate::buf::Buf;
 use crate::format::Epoch;
 use crate::format::log_device::LogHeader;
 use crate::format::superblock::{Allocation, LOGS_MAX, LogChangeError, LogDevices, MEMBER_MIN, SHARE_MAX, Superblock};
-use crate::member::{Access, FileId, Member, MemberError, is_same};
+use crate::member::{self, Access, FileId, Member, MemberError, is_same};
 use crate::{log_device, superblock};
 
 /// What is written at once.
@@ -140,7 +140,7 @@ impl NewLogs {
         }
         let (mut devices, mut share) = (Vec::new(), wanted.max(needed).min(SHARE_MAX));
         for path in &self.paths {
-            let exists = path.symlink_metadata().is_ok();
+            let exists = member::exists(path);
             let id = exists.then(|| FileId::of(path)).transpose()?;
             if taken.iter().any(|(other, taken)| is_same(other, path) || id.is_some() && *taken == id) {
                 return Err(NewLogError::Twice { path: path.clone() });

@@ -11,6 +11,7 @@
 //! - Dropping the disk first waits for everything that the kernel has and somebody waits for, for a while. What the
 //!   kernel still has then stays its own for good: the memory, and the open files that it is working on, with their
 //!   locks.
+//! - A member on a network has a connection, whose requests the ring sends and receives: see [`remote`].
 //! - An operation that was abandoned stays in its slot until the kernel is done with it, with the file that it is on,
 //!   whoever has its member's place by then.
 //!
@@ -19,6 +20,7 @@
 //! polls would not be told of.
 #![expect(unsafe_code, reason = "memory is handed to the kernel as raw addresses")]
 
+mod remote;
 mod ring;
 mod slot;
 
@@ -34,6 +36,7 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use super::{Completion, Disk, DiskError, DiskOp, Latencies, OpKind, PLACES, log_at};
 use crate::error::Error;
 use crate::member::Member;
+use remote::{Ended, MARK, Remote};
 use slot::{Progress, Slot};
 
 /// Operations that the kernel takes in one batch unless asked otherwise.
@@ -61,6 +64,12 @@ pub struct UringDisk {
     members: Vec<Option<Arc<Member>>>,
     slots: Vec<Slot>,
     vacant: Vec<usize>,
+    /// Connections of members on networks, and of those that had a place, as long as the kernel has something of them.
+    #[expect(clippy::vec_box, reason = "the kernel has addresses of what is in them")]
+    remotes: Vec<Box<Remote>>,
+    next_remote: u32,
+    /// Operations on connections that have ended and have not been reaped.
+    ended: Vec<Ended>,
     /// Slots whose operation is to be described to the kernel again: remainders of short transfers.
     again: VecDeque<usize>,
     /// Slots whose operation waits for room on its member's file system.
@@ -94,9 +103,10 @@ impl UringDisk {
     /// When there are more than there can be.
     pub fn new(members: Vec<Option<Arc<Member>>>, depth: u32) -> Result<Self, Error> {
         assert!(members.len() <= PLACES, "an array has at most 64 members, and a few log devices");
-        let (ring, event) = ring::build(depth.clamp(1, 4096))?;
-        let capacity = ring.params().cq_entries() as usize;
-        let disk = Self {
+        let depth = depth.clamp(1, 4096).next_power_of_two();
+        let (ring, event) = ring::build(depth)?;
+        let capacity = 2 * depth as usize;
+        let mut disk = Self {
             ring,
             event,
             latencies: Latencies::new(members.len()),
@@ -105,6 +115,9 @@ impl UringDisk {
             members,
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             vacant: (0..capacity).rev().collect(),
+            remotes: Vec::new(),
+            next_remote: 0,
+            ended: Vec::new(),
             again: VecDeque::with_capacity(capacity),
             roomless: Vec::new(),
             waits_for_room: false,
@@ -115,15 +128,45 @@ impl UringDisk {
             enters: 0,
             broken: None,
         };
-        disk.members.iter().flatten().for_each(|member| disk.make_way_for(member));
+        let members: Vec<Arc<Member>> = disk.members.iter().flatten().cloned().collect();
+        members.iter().for_each(|member| disk.make_way_for(member));
         Ok(disk)
     }
 
-    /// Has enough threads of the kernel work for the ring that a member which hangs does not keep the others waiting.
-    fn make_way_for(&self, member: &Member) {
+    /// Has enough threads of the kernel work for the ring that a member which hangs does not keep the others waiting;
+    /// and takes the connection of one on a network.
+    fn make_way_for(&mut self, member: &Arc<Member>) {
         if member.may_stall() {
             ring::allow_workers(&self.ring, self.slots.len());
         }
+        if member.is_export() {
+            self.remotes.push(Remote::new(self.next_remote, member));
+            self.next_remote = self.next_remote.wrapping_add(1);
+        }
+    }
+
+    /// The connection of the member at a place, if that is on a network.
+    fn remote_at(&mut self, place: MemberIndex) -> Option<&mut Remote> {
+        let member = self.members.get(place.index())?.as_ref().filter(|member| member.is_export())?;
+        // One that was retired may be there, too.
+        self.remotes.iter_mut().rev().find(|remote| remote.is_of(member)).map(|remote| &mut **remote)
+    }
+
+    /// Ends the use of the connection of the member at a place.
+    fn retire(&mut self, place: MemberIndex) {
+        let mut ended = std::mem::take(&mut self.ended);
+        if let Some(remote) = self.remote_at(place) {
+            remote.retire(&mut ended);
+        }
+        self.ended = ended;
+        self.forget_retired();
+    }
+
+    /// Lets go of connections that were ended, and of which the kernel has nothing.
+    fn forget_retired(&mut self) {
+        let members = &self.members;
+        self.remotes
+            .retain(|remote| remote.is_with_kernel() || members.iter().flatten().any(|member| remote.is_of(member)));
     }
 
     /// Whether a write that finds no room on its member's file system waits until there is some, and is tried again
@@ -155,7 +198,8 @@ impl UringDisk {
     ) -> Result<Option<Arc<Member>>, Option<Arc<Member>>> {
         let is_of_slot = |op: &DiskOp| op.member == slot;
         let is_awaited = |taken: &Slot| taken.op().is_some_and(is_of_slot) && !taken.is_abandoned();
-        if self.slots.iter().any(is_awaited) || self.waiting.iter().any(is_of_slot) {
+        let is_asked = self.remotes.iter().any(|remote| remote.is_awaited(slot));
+        if self.slots.iter().any(is_awaited) || self.waiting.iter().any(is_of_slot) || is_asked {
             return Err(member);
         }
         if slot.index() == self.members.len() {
@@ -166,8 +210,11 @@ impl UringDisk {
         }
         self.seen_whole[slot.index()] = None;
         self.keep_open(slot);
+        self.retire(slot);
         member.iter().for_each(|member| self.make_way_for(member));
-        Ok(std::mem::replace(&mut self.members[slot.index()], member))
+        let former = std::mem::replace(&mut self.members[slot.index()], member);
+        self.forget_retired();
+        Ok(former)
     }
 
     /// Has operations on a slot's member keep it open, which another is going to replace.
@@ -189,9 +236,12 @@ impl UringDisk {
     /// end.
     pub fn release(&mut self) {
         for slot in 0..self.members.len() {
-            self.keep_open(MemberIndex(u8::try_from(slot).expect("an array has at most 64 members, and a seat")));
+            let slot = MemberIndex(u8::try_from(slot).expect("an array has at most 64 members, and a seat"));
+            self.keep_open(slot);
+            self.retire(slot);
         }
         self.members.fill(None);
+        self.forget_retired();
     }
 
     /// How often the kernel was entered on the ring's behalf; transfers that are done at once are not among it.
@@ -233,7 +283,27 @@ impl UringDisk {
         }
     }
 
+    /// Has each connection put what it sends and receives into the batch, as far as there is room.
+    fn fill_batch_of_remotes(&mut self) {
+        let mut batch = self.ring.submission();
+        for remote in &mut self.remotes {
+            while !batch.is_full()
+                && let Some(entry) = remote.next_entry()
+            {
+                // SAFETY: the connection, which has a place of its own in memory, keeps what the entry refers to
+                // unchanged, and the socket open, until the entry's completion is reaped; it stays in `remotes` until
+                // then. Dropping the disk waits for the completion, or leaks the connection.
+                let pushed = unsafe { batch.push(&entry) };
+                pushed.expect("the batch was not full");
+                self.with_kernel += 1;
+            }
+        }
+    }
+
     fn fill_batch(&mut self) {
+        if !self.remotes.is_empty() {
+            self.fill_batch_of_remotes();
+        }
         if self.again.is_empty() && self.waiting.is_empty() {
             return;
         }
@@ -256,7 +326,8 @@ impl UringDisk {
                 }
                 // Where it goes through the page cache, whoever hands it over would do the flush.
                 let may_stall = member.may_stall() || op.kind == OpKind::WriteFua && !member.is_direct();
-                self.slots[index].start(op, member.as_fd().as_raw_fd(), may_stall, now);
+                let file = member.file().expect("what is on a network has a connection").as_raw_fd();
+                self.slots[index].start(op, file, may_stall, now);
                 if member.is_in_memory() && self.slots[index].is_small(AT_ONCE_MAX) {
                     let answer = self.slots[index].do_at_once();
                     self.answered.push((index, answer));
@@ -278,7 +349,7 @@ impl UringDisk {
 
     fn wait_for_some(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
         self.kick()?;
-        let has_some = !self.refused.is_empty() || !self.answered.is_empty();
+        let has_some = !self.refused.is_empty() || !self.answered.is_empty() || !self.ended.is_empty();
         let has_any = self.with_kernel > 0 || at_most.is_some() && !self.roomless.is_empty();
         if !has_some && has_any && self.ring.completion().is_empty() {
             self.enters += 1;
@@ -328,11 +399,25 @@ fn is_whole(member: &Member, seen: &mut Option<Instant>, now: Instant) -> bool {
     seen.is_some()
 }
 
+/// The connection that an entry was of.
+fn remote_of(remotes: &mut [Box<Remote>], mark: u64) -> &mut Remote {
+    let number = (mark & !MARK) >> 1;
+    let remote = remotes.iter_mut().find(|remote| u64::from(remote.number()) == number);
+    remote.expect("a connection stays as long as the kernel has something of it")
+}
+
 impl Disk for UringDisk {
     fn submit(&mut self, op: DiskOp) {
         op.check();
         match self.refuse(&op) {
-            Ok(()) => self.waiting.push_back(op),
+            Ok(()) => {
+                let mut ended = std::mem::take(&mut self.ended);
+                match self.remote_at(op.member) {
+                    Some(remote) => remote.submit(op, &mut ended),
+                    None => self.waiting.push_back(op),
+                }
+                self.ended = ended;
+            }
             Err(error) => self.refused.push(op.complete(Err(error))),
         }
     }
@@ -340,7 +425,7 @@ impl Disk for UringDisk {
     fn kick(&mut self) -> Result<(), Error> {
         let sent = self.send();
         self.note(sent);
-        if !self.refused.is_empty() {
+        if !self.refused.is_empty() || !self.ended.is_empty() {
             ring::signal(&self.event);
         }
         self.check_broken("take operations")
@@ -354,9 +439,15 @@ impl Disk for UringDisk {
             let entered = self.ring.submit().map(drop);
             self.note(entered.or_else(ring::transient));
         }
-        let from_ring = self.ring.completion().map(|entry| {
+        let remotes = &mut self.remotes;
+        let from_ring = self.ring.completion().filter_map(|entry| {
             self.with_kernel -= 1;
-            (usize::try_from(entry.user_data()).expect("an entry carries its slot"), entry.result())
+            let (mark, answer) = (entry.user_data(), entry.result());
+            if mark & MARK != 0 {
+                remote_of(remotes, mark).answered(mark & 1 == 1, answer, &mut self.ended);
+                return None;
+            }
+            Some((usize::try_from(mark).expect("an entry carries its slot"), answer))
         });
         let mut now = None;
         for (index, answer) in self.answered.drain(..).chain(from_ring) {
@@ -392,8 +483,18 @@ impl Disk for UringDisk {
                 }
             }
         }
+        for (completion, timed) in self.ended.drain(..) {
+            if let Some((name, began)) = timed {
+                let now = *now.get_or_insert_with(Instant::now);
+                self.latencies.ended(completion.member, name, began, now);
+            }
+            completions.push(completion);
+        }
+        if !self.remotes.is_empty() {
+            self.forget_retired();
+        }
         // What waited for a slot or a remainder goes on at once; the next kick may be long in coming.
-        if !self.again.is_empty() || !self.waiting.is_empty() {
+        if !self.again.is_empty() || !self.waiting.is_empty() || !self.remotes.is_empty() {
             let sent = self.send();
             self.note(sent);
         }
@@ -429,6 +530,7 @@ impl Disk for UringDisk {
     }
 
     fn abandon(&mut self, tag: u64) {
+        self.remotes.iter_mut().for_each(|remote| remote.abandon(tag, &mut self.ended));
         if let Some(place) = self.waiting.iter().position(|op| op.tag == tag) {
             let op = self.waiting.remove(place).expect("it was just found");
             let info = op.info();
@@ -448,12 +550,15 @@ impl Disk for UringDisk {
     }
 
     fn in_flight(&self) -> usize {
-        self.with_kernel
+        let of_remotes: usize = self.remotes.iter().map(|remote| remote.with_kernel()).sum();
+        self.with_kernel - of_remotes
             + self.again.len()
             + self.roomless.len()
             + self.waiting.len()
             + self.answered.len()
             + self.refused.len()
+            + self.remotes.iter().map(|remote| remote.in_flight()).sum::<usize>()
+            + self.ended.len()
     }
 
     fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
@@ -474,6 +579,8 @@ impl AsFd for UringDisk {
 impl Drop for UringDisk {
     fn drop(&mut self) {
         let until = Instant::now() + DROP_WAIT;
+        // What is closed comes back.
+        self.remotes.iter_mut().for_each(|remote| remote.retire(&mut self.ended));
         let abandoned = self.slots.iter().filter(|slot| slot.is_abandoned()).count();
         let (mut result, mut ended) = (Ok(()), Vec::new());
         while self.with_kernel > abandoned && result.is_ok() {
@@ -482,9 +589,15 @@ impl Drop for UringDisk {
                 break;
             }
             result = self.enter_at_most(left);
-            let before = ended.len();
-            ended.extend(self.ring.completion().map(|entry| usize::try_from(entry.user_data())));
-            self.with_kernel -= ended.len() - before;
+            for entry in self.ring.completion() {
+                self.with_kernel -= 1;
+                let mark = entry.user_data();
+                if mark & MARK == 0 {
+                    ended.push(usize::try_from(mark));
+                } else {
+                    remote_of(&mut self.remotes, mark).answered(mark & 1 == 1, entry.result(), &mut self.ended);
+                }
+            }
         }
         if self.with_kernel > 0 {
             let error = result.err().map(tracing::field::display);
@@ -502,6 +615,7 @@ impl Drop for UringDisk {
                 std::mem::forget(self.members[member.index()].take());
             }
             std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(std::mem::take(&mut self.remotes));
         }
     }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use uraid_layout::Bytes;
+use uraid_nbd::client::{self, UriError};
 
-/// What the kernel says of a device that fails, or has gone: the block layer's errors, and what opening a dead device
-/// gives.
-const DEVICE_FAILURES: [Errno; 11] = [
+/// What the kernel says of a device that fails, or has gone: the block layer's errors, what opening a dead device
+/// gives, and what a connection to a server does.
+const DEVICE_FAILURES: [Errno; 17] = [
     Errno::IO,
     Errno::NXIO,
     Errno::NODEV,
@@ -21,6 +22,12 @@ const DEVICE_FAILURES: [Errno; 11] = [
     Errno::NOLINK,
     Errno::BADE,
     Errno::SHUTDOWN,
+    Errno::CONNREFUSED,
+    Errno::CONNRESET,
+    Errno::HOSTUNREACH,
+    Errno::NETUNREACH,
+    Errno::HOSTDOWN,
+    Errno::PIPE,
 ];
 
 /// Why a member can't be used.
@@ -43,6 +50,38 @@ pub enum MemberError {
         path: PathBuf,
         /// What it is, with its article.
         kind: &'static str,
+    },
+    /// No sound URI of an export.
+    #[error(transparent)]
+    Uri {
+        /// What is wrong with it.
+        source: UriError,
+    },
+    /// The URI asks for TLS.
+    #[error(
+        "{path}: members can't be used over TLS: use nbd:// or nbd+unix:// where the network is a trusted one, or a \
+         tunnel",
+        path = path.display()
+    )]
+    NoTls {
+        /// The member.
+        path: PathBuf,
+    },
+    /// A server refuses, or says what it may not.
+    #[error("{path}: {source}", path = path.display())]
+    Server {
+        /// The member.
+        path: PathBuf,
+        /// What it said.
+        source: client::Error,
+    },
+    /// An export that can't be a member.
+    #[error("{path}: {what}", path = path.display())]
+    UnfitExport {
+        /// The member.
+        path: PathBuf,
+        /// Why, and what to do.
+        what: &'static str,
     },
     /// Another process of ours uses it.
     #[error("{path}: is in use by {}; stop \
@@ -96,6 +135,17 @@ pub enum MemberError {
         /// The path that was named first.
         first: PathBuf,
         /// The path that leads to the same file.
+        second: PathBuf,
+    },
+    /// The same export by two names.
+    #[error(
+        "{second}: is the same export as {first}, or another client writes to it; name each member once",
+        first = first.display(), second = second.display()
+    )]
+    SameExport {
+        /// The one that holds what was written to the other.
+        first: PathBuf,
+        /// The other.
         second: PathBuf,
     },
     /// It holds something that would be overwritten.

@@ -100,7 +100,7 @@ fn a_lock_ends_with_its_member_even_when_the_file_stays_open() {
     let path = directory.path().join("member");
     std::fs::write(&path, [0; 4096]).unwrap();
     let member = Member::open(&path, Access::ReadWrite).unwrap();
-    let _kept = member.file.try_clone().unwrap();
+    let _kept = member.file().unwrap().try_clone().unwrap();
     drop(member);
     Member::open(&path, Access::ReadWrite).unwrap();
 }
@@ -282,8 +282,8 @@ mod mount {
             let member = on_loop_device(size);
             assert!(member.is_direct());
             assert_eq!(member.alignment().offset, Bytes(size), "as statx tells");
-            assert_eq!(sector_size(&member.file), Bytes(size), "as BLKSSZGET tells");
-            assert_eq!(smallest_direct(&member.file), Bytes(size), "as trying tells");
+            assert_eq!(sector_size(member.file().unwrap()), Bytes(size), "as BLKSSZGET tells");
+            assert_eq!(smallest_direct(member.file().unwrap()), Bytes(size), "as trying tells");
         }
     }
 
@@ -304,7 +304,7 @@ fn a_lock_that_was_left_to_another_process_is_held_all_the_time() {
         Err(MemberError::Locked { .. }) => false,
         opened => opened.is_ok(),
     };
-    let left = member.leave().unwrap();
+    let left = member.leave().unwrap().unwrap();
     drop(member);
     assert!(!is_free());
     let inheritance = Inheritance::new(vec![left]);
@@ -318,11 +318,11 @@ fn a_lock_that_was_left_to_another_process_is_held_all_the_time() {
     assert!(is_free());
 
     // What is not taken is let go of, and what was opened for something else is not used.
-    let left = Member::open(&path, Access::ReadWrite).unwrap().leave().unwrap();
+    let left = Member::open(&path, Access::ReadWrite).unwrap().leave().unwrap().unwrap();
     assert!(!is_free());
     drop(Inheritance::new(vec![left]));
     assert!(is_free());
-    let left = Member::open(&path, Access::ReadOnly).unwrap().leave().unwrap();
+    let left = Member::open(&path, Access::ReadOnly).unwrap().leave().unwrap().unwrap();
     let _inheritance = Inheritance::new(vec![left]);
     Member::open(&path, Access::ReadWrite).unwrap().write_at(Bytes(0), &Buf::zeroed(Bytes(4096))).unwrap();
 }

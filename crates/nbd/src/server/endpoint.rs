@@ -1,12 +1,9 @@
 //! Where a server can be reached, and the URI by which clients find it there, as they take it on their command lines.
 //! Source: `doc/uri.md` of the NBD project.
 
-use std::{
-    fmt::{self, Write as _},
-    net::SocketAddr,
-    os::unix::ffi::OsStrExt as _,
-    path::PathBuf,
-};
+use std::{fmt, net::SocketAddr, os::unix::ffi::OsStrExt as _, path::PathBuf};
+
+use crate::escaped::Escaped;
 
 /// Where a server can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,23 +53,6 @@ impl fmt::Display for Endpoint {
             Self::Unix(path) => write!(f, "{}", path.display()),
             Self::Tcp(address) => write!(f, "{address}"),
         }
-    }
-}
-
-/// Percent-encodes all but the unreserved characters and `/`, which both a path and a query may hold as they are.
-struct Escaped<'a>(&'a [u8]);
-
-impl fmt::Display for Escaped<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for &byte in self.0 {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                    f.write_char(byte.into())?;
-                }
-                _ => write!(f, "%{byte:02X}")?,
-            }
-        }
-        Ok(())
     }
 }
 

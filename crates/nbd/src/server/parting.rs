@@ -150,7 +150,7 @@ fn client(stream: OwnedFd, received: ReceiveBuffer, session: Session) -> io::Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ExportInfo, transmission::Headers};
+    use crate::{ExportInfo, Headers};
 
     fn session() -> Session {
         Session::new(&ExportInfo::new(1 << 20), Headers::Extended, true)

@@ -1,8 +1,8 @@
 //! From bytes to checked requests.
 
-use super::session::{Headers, Session};
+use super::session::Session;
 use crate::{
-    Command, Error, NbdError, Span,
+    Command, Error, Headers, NbdError, Span,
     info::WRITE_BYTES_MAX,
     proto::{ALLOCATION_CONTEXT_ID, EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, TransmissionFlags, command, command_flag},
 };

@@ -1,11 +1,8 @@
 //! From results to reply headers.
 
-use super::{
-    decoder::Echo,
-    session::{Headers, Session},
-};
+use super::{decoder::Echo, session::Session};
 use crate::{
-    Extent, NbdError,
+    Extent, Headers, NbdError,
     proto::{ALLOCATION_CONTEXT_ID, EXTENDED_REPLY_MAGIC, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk},
 };
 

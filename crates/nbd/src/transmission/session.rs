@@ -1,20 +1,9 @@
 //! What a handshake settled.
 
-use crate::{ExportInfo, proto::TransmissionFlags};
+use crate::{ExportInfo, Headers, proto::TransmissionFlags};
 
 /// A session as another process is told of it.
 pub(crate) const SESSION_BYTES: usize = 20;
-
-/// How requests and replies begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Headers {
-    /// Compact requests and simple replies.
-    Simple,
-    /// Compact requests. Replies that may have data are structured.
-    Structured,
-    /// Extended requests, with lengths of 64 bits, and extended replies.
-    Extended,
-}
 
 /// What a handshake settled: how requests are to be understood, and how replies must look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BlockSizes, Command, Error, ExportInfo, Extent, NbdError, Span};
+use crate::{BlockSizes, Command, Error, ExportInfo, Extent, Headers, NbdError, Span};
 
 mod extended;
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, anyhow};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
+use uraid_io::member::exists;
 
 use super::Reactor;
 use crate::disk::LiveDisk;
@@ -26,7 +27,7 @@ pub(crate) async fn prepare<D: LiveDisk, T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<(T, bool)> {
     let name = path.display().to_string();
-    let is_new = within_deadline(reactor, &name, move || path.symlink_metadata().is_err()).await?;
+    let is_new = within_deadline(reactor, &name, move || !exists(&path)).await?;
     let prepared = match is_new {
         true => spawn_blocking(work).await.context(NOT_PREPARED)?,
         false => within_deadline(reactor, &name, work).await?,

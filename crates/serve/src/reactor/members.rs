@@ -9,7 +9,7 @@ use tokio::sync::MutexGuard;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin, unmake};
 use uraid_io::engine::{Command, Joining, Replacement};
 use uraid_io::format::superblock::Superblock;
-use uraid_io::member::{Access, Member};
+use uraid_io::member::{self, Access, Member};
 use uraid_io::superblock;
 use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
@@ -123,7 +123,7 @@ impl<D: LiveDisk> Members<D> {
         let slot = slot.or_else(|| self.reactor.vacancies().iter().next()).context("no member is missing")?;
         let truth = self.superblock();
         self.prepare_by(path.clone(), move || {
-            let returns = !options.force && path.exists() && {
+            let returns = !options.force && member::exists(&path) && {
                 let member = Member::open(&path, Access::Inspect)?;
                 superblock::load(&member).is_ok_and(|own| own.array == truth.array)
             };

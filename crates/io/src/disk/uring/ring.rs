@@ -6,19 +6,22 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::{IoUring, Probe, opcode};
 use rustix::event::{EventfdFlags, eventfd};
 
+use super::super::PLACES;
 use crate::error::Error;
 
 /// The oldest kernel that is supported, as major and minor version.
 const OLDEST_KERNEL: (u32, u32) = (5, 15);
 
 /// The operations that the disk uses.
-const OPCODES: [u8; 6] = [
+const OPCODES: [u8; 8] = [
     opcode::Read::CODE,
     opcode::Write::CODE,
     opcode::Readv::CODE,
     opcode::Writev::CODE,
     opcode::Fallocate::CODE,
     opcode::Fsync::CODE,
+    opcode::SendMsg::CODE,
+    opcode::RecvMsg::CODE,
 ];
 
 /// Lets so many of the kernel's threads work for the ring at once, so that operations which hang on one member do not
@@ -30,7 +33,7 @@ pub(super) fn allow_workers(ring: &IoUring, count: usize) {
     }
 }
 
-/// A ring of `depth` entries and the eventfd that it signals.
+/// A ring of `depth` entries, a power of two, and the eventfd that it signals.
 pub(super) fn build(depth: u32) -> Result<(IoUring, OwnedFd), Error> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     if is_too_old(&release) {
@@ -67,9 +70,16 @@ pub(super) fn signal(event: &OwnedFd) {
 
 fn with_best_flags(depth: u32) -> io::Result<IoUring> {
     // Completions interrupt nobody: they are delivered when this thread enters the kernel next (Linux 5.19).
-    let cooperative = IoUring::builder().setup_coop_taskrun().setup_taskrun_flag().build(depth);
+    // Room for the completions of so many operations, twice, and of connections.
+    let completions = 2 * depth + 2 * PLACES as u32;
+    let builder = || {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(completions);
+        builder
+    };
+    let cooperative = builder().setup_coop_taskrun().setup_taskrun_flag().build(depth);
     match cooperative {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder().build(depth),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => builder().build(depth),
         made => made,
     }
 }

@@ -184,7 +184,7 @@ fn a_write_waits_for_room() {
     std::fs::write(&path, [7; 1024]).unwrap();
     let room = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     // SAFETY: both descriptors are open, and the one that is replaced stays its owner's.
-    assert!(unsafe { libc::dup2(room.as_raw_fd(), member.as_fd().as_raw_fd()) } >= 0);
+    assert!(unsafe { libc::dup2(room.as_raw_fd(), member.file().unwrap().as_raw_fd()) } >= 0);
     let done = std::iter::repeat_with(|| {
         disk.tick();
         look(&mut disk)

@@ -5,7 +5,7 @@ use std::task::Wake;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{ExportInfo, Extent, Span, transmission::Headers};
+use crate::{ExportInfo, Extent, Headers, Span};
 
 type Buffer = Vec<u8>;
 

@@ -16,10 +16,10 @@ use tokio::io::AsyncWrite;
 
 use super::super::*;
 use crate::{
-    ExportInfo, Payload,
+    ExportInfo, Headers, Payload,
     proto::REQUEST_MAGIC,
     server::{Limits, budget::Budget},
-    transmission::{Headers, Session},
+    transmission::Session,
 };
 
 pub(super) const READ: u8 = 0;

@@ -1,0 +1,209 @@
+//! A member on a network: an export of an NBD server.
+//!
+//! There is one connection. Whoever reads and writes with blocking calls uses it where it is; a
+//! [disk](crate::disk::UringDisk) borrows it. One that failed is made anew by the next blocking call, never by a disk.
+//!
+//! Networks have no locks: nothing here keeps two processes off the same export.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use uraid_layout::Bytes;
+use uraid_nbd::Command;
+use uraid_nbd::client::{Address, Agreed, Connection, Error, Socket, Uri};
+
+use super::error::MemberError;
+use super::lock::Access;
+use crate::format::superblock::SECTOR_SIZES;
+
+/// How long connecting and each blocking call may take.
+const CALL_MAX: Duration = Duration::from_secs(20);
+
+/// A connection with nothing under way.
+pub(crate) type Idle = Connection<Socket>;
+
+/// An export that is used as a member.
+#[derive(Debug)]
+pub(crate) struct Export {
+    uri: Uri,
+    agreed: Agreed,
+    connection: Mutex<Option<Idle>>,
+}
+
+/// The URI that a path is, if it is meant as one.
+///
+/// # Errors
+/// When it is no sound one.
+pub(super) fn uri(path: &Path) -> Result<Option<Uri>, MemberError> {
+    let bytes = path.as_os_str().as_bytes();
+    if !Uri::is_meant(bytes) {
+        return Ok(None);
+    }
+    let uri = Uri::parse(&String::from_utf8_lossy(bytes)).map_err(|source| MemberError::Uri { source })?;
+    let unencrypted = uri.tls.is_none();
+    if unencrypted { Ok(Some(uri)) } else { Err(MemberError::NoTls { path: path.into() }) }
+}
+
+impl Export {
+    /// Connects, and refuses what can't be a member.
+    ///
+    /// # Errors
+    /// When the server can't be reached, or refuses, or the export can't be used.
+    pub(super) fn open(path: &Path, uri: Uri, access: Access) -> Result<Self, MemberError> {
+        let connection = connect(&uri).map_err(|error| not_opened(path, error))?;
+        let agreed = *connection.agreed();
+        let unfit = |what| Err(MemberError::UnfitExport { path: path.into(), what });
+        let writes = access == Access::ReadWrite;
+        match () {
+            () if writes && agreed.is_read_only() => unfit("is read-only: have the server export it for writing"),
+            () if writes && !agreed.can_flush() => {
+                unfit("can't be flushed, so nothing that is written to it is known to be durable: use another server")
+            }
+            () if Bytes(agreed.block_sizes().minimum_bytes.into()) > SECTOR_SIZES[SECTOR_SIZES.len() - 1] => {
+                unfit("takes only blocks of more than 4 KiB, and members are written in smaller ones")
+            }
+            () => Ok(Self { uri, agreed, connection: Mutex::new(Some(connection)) }),
+        }
+    }
+
+    /// What the server says of it.
+    pub(crate) fn agreed(&self) -> &Agreed {
+        &self.agreed
+    }
+
+    /// Bytes that can be used: whole blocks.
+    pub(super) fn size(&self) -> Bytes {
+        let block = u64::from(self.agreed.block_sizes().minimum_bytes);
+        Bytes(self.agreed.size_bytes() / block * block)
+    }
+
+    pub(super) fn sector_size(&self) -> Bytes {
+        Bytes(self.agreed.block_sizes().minimum_bytes.into()).max(SECTOR_SIZES[0])
+    }
+
+    /// The connection, if it is there: whoever takes it gives it back, unless it has failed.
+    pub(crate) fn borrow(&self) -> Option<Idle> {
+        let mut connection = self.held().take()?;
+        connection.stream().set_deadline(None);
+        Some(connection)
+    }
+
+    /// Takes the connection back.
+    pub(crate) fn give_back(&self, connection: Idle) {
+        *self.held() = Some(connection);
+    }
+
+    pub(super) fn read_at(&self, offset: Bytes, data: &mut [u8]) -> io::Result<()> {
+        self.call(|connection| connection.read_at(offset.0, data))
+    }
+
+    pub(super) fn write_at(&self, offset: Bytes, data: &[u8]) -> io::Result<()> {
+        self.call(|connection| connection.write_at(offset.0, data))
+    }
+
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.call(|connection| connection.perform(&Command::Flush))
+    }
+
+    /// Makes one call, on a new connection if there is none. One on which it fails is not used again; so what was
+    /// written before is not known to be durable then, and a flush on the next one says nothing of it.
+    fn call(&self, work: impl FnOnce(&mut Idle) -> Result<(), Error>) -> io::Result<()> {
+        let mut held = self.held();
+        let mut connection = match held.take() {
+            Some(connection) => connection,
+            None => self.reconnect()?,
+        };
+        connection.stream().set_deadline(Some(Instant::now() + CALL_MAX));
+        let done = work(&mut connection);
+        if matches!(done, Ok(()) | Err(Error::Answered { .. })) {
+            *held = Some(connection);
+        }
+        done.map_err(into_io)
+    }
+
+    fn reconnect(&self) -> io::Result<Idle> {
+        let connection = connect(&self.uri).map_err(into_io)?;
+        if *connection.agreed() == self.agreed {
+            return Ok(connection);
+        }
+        Err(io::Error::other("its server offers another export than before by the same name"))
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<Idle>> {
+        self.connection.lock().expect("nobody panics with it")
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        if let Some(mut connection) = self.held().take() {
+            // A word of farewell, which fits into the socket or is not needed.
+            connection.stream().set_deadline(Some(Instant::now() + Duration::from_millis(100)));
+            if let Err(error) = connection.disconnect() {
+                tracing::debug!(%error, "a server is not told that its client leaves");
+            }
+        }
+    }
+}
+
+fn connect(uri: &Uri) -> Result<Idle, Error> {
+    Connection::negotiate(Socket::connect(&uri.address, Instant::now() + CALL_MAX)?, &uri.export)
+}
+
+/// Why a member can't be opened. What is the network's fault, or may pass, looks like a device's failure.
+fn not_opened(path: &Path, error: Error) -> MemberError {
+    let path = path.into();
+    match error {
+        Error::Socket { action, source } => MemberError::Io { path, action, source: with_errno(source) },
+        Error::UnexpectedEnd => MemberError::Io { path, action: "agree with its server", source: into_io(error) },
+        source => MemberError::Server { path, source },
+    }
+}
+
+/// The system's error that stands for a client's.
+fn into_io(error: Error) -> io::Error {
+    match error {
+        Error::Socket { source, .. } => with_errno(source),
+        Error::UnexpectedEnd => io::Error::from_raw_os_error(libc::ECONNRESET),
+        Error::Answered { code } => io::Error::from_raw_os_error(code.cast_signed()),
+        error => io::Error::other(error),
+    }
+}
+
+/// Time that has run out has an error number, too.
+fn with_errno(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::TimedOut { io::Error::from_raw_os_error(libc::ETIMEDOUT) } else { error }
+}
+
+/// Whether a path is meant as the URI of an export.
+#[must_use]
+pub fn is_uri(path: &Path) -> bool {
+    Uri::is_meant(path.as_os_str().as_bytes())
+}
+
+/// Whether a path stands for something that is there: a URI always does. May block.
+#[must_use]
+pub fn exists(path: &Path) -> bool {
+    is_uri(path) || path.symlink_metadata().is_ok()
+}
+
+/// The path from the root of the file system on. A URI stays as it is, but for the path of its socket.
+///
+/// # Errors
+/// When the working directory is not known.
+pub fn absolute(path: &Path) -> io::Result<PathBuf> {
+    if !is_uri(path) {
+        return std::path::absolute(path);
+    }
+    match Uri::parse(&path.to_string_lossy()) {
+        Ok(Uri { address: Address::Unix(socket), export, tls }) if socket.is_relative() => {
+            let address = Address::Unix(std::path::absolute(socket)?);
+            Ok(Uri { address, export, tls }.to_string().into())
+        }
+        // Whoever opens it says what is wrong with it.
+        Ok(_) | Err(_) => Ok(path.into()),
+    }
+}

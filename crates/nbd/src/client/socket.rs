@@ -1,0 +1,127 @@
+//! A socket that is connected to a server, and blocks no longer than until a given moment.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use super::{error::Error, uri::Address};
+
+/// How long a peer may be silent, with nothing under way, before it is asked whether it is there, and how often it is
+/// asked: a connection that is open on one side only is found after 30 s.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+const KEEPALIVE_COUNT: u32 = 3;
+
+/// A connected socket with a deadline for everything that is done with it by [`Read`] and [`Write`].
+#[derive(Debug)]
+pub struct Socket {
+    stream: Stream,
+    until: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// Connects to a server, the first of a name's addresses that answers. What is found by a name is the system's
+    /// affair, and may take as long as it likes.
+    ///
+    /// # Errors
+    /// When there is no such host, or nobody answers until then.
+    pub fn connect(address: &Address, until: Instant) -> Result<Self, Error> {
+        let failed = |source| Error::Socket { action: "connect to the server", source };
+        let stream = match address {
+            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(failed)?),
+            Address::Tcp(host, port) => {
+                let unknown = |source| Error::Resolve { host: host.clone(), source };
+                let mut last = io::Error::from(io::ErrorKind::NotFound);
+                let connected = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.find_map(|address| {
+                    let attempt = left(Some(until))
+                        .and_then(|left| TcpStream::connect_timeout(&address, left.expect("there is a deadline")));
+                    attempt.map_err(|error| last = error).ok()
+                });
+                let stream = connected.ok_or_else(|| failed(last))?;
+                watch(&stream).map_err(|errno| failed(errno.into()))?;
+                Stream::Tcp(stream)
+            }
+        };
+        Ok(Self { stream, until: Some(until) })
+    }
+
+    /// Reads and writes end at this moment at the latest; with none they last.
+    pub fn set_deadline(&mut self, until: Option<Instant>) {
+        self.until = until;
+    }
+}
+
+/// Has small requests sent at once, and a peer that has gone without a word noticed.
+fn watch(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_tcp_nodelay(stream, true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)
+}
+
+/// How long until then; none: for ever.
+fn left(until: Option<Instant>) -> io::Result<Option<Duration>> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    if left.is_some_and(|left| left.is_zero()) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// A timeout of the socket's is the deadline.
+fn late(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = left(self.until)?;
+        let read = match &mut self.stream {
+            Stream::Tcp(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(buffer)),
+            Stream::Unix(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(buffer)),
+        };
+        read.map_err(late)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let left = left(self.until)?;
+        let written = match &mut self.stream {
+            Stream::Tcp(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
+            Stream::Unix(stream) => stream.set_write_timeout(left).and_then(|()| stream.write(bytes)),
+        };
+        written.map_err(late)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.stream {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl From<Socket> for OwnedFd {
+    /// The descriptor, without a deadline.
+    fn from(socket: Socket) -> Self {
+        match socket.stream {
+            Stream::Tcp(stream) => stream.into(),
+            Stream::Unix(stream) => stream.into(),
+        }
+    }
+}

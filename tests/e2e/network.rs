@@ -1,0 +1,329 @@
+//! Members that are exports of NBD servers: other people's, which are killed, stopped and started again, and our own.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use uraid_tests::array::{Array, Content};
+use uraid_tests::binary;
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::process::{Output, Process};
+use uraid_tests::run::{client, client_command};
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
+
+use super::control::{PATIENCE, ask, status, until};
+
+/// A server of an export.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Nbdkit,
+    QemuNbd,
+}
+
+/// Files of an array, each served as an export: what the array's members hold is read from the files.
+struct Exports {
+    array: Array,
+    kind: Kind,
+    servers: Vec<Process>,
+    uris: Vec<PathBuf>,
+}
+
+impl Exports {
+    /// Servers of files that hold zeros.
+    fn start(shape: &Shape, kind: Kind) -> Self {
+        let array = Array::planned(shape);
+        for path in array.members() {
+            std::fs::File::create(path).unwrap().set_len(MEMBER_BYTES as u64).unwrap();
+        }
+        let mut exports = Self { array, kind, servers: Vec::new(), uris: Vec::new() };
+        for slot in 0..shape.members {
+            exports.servers.push(exports.serve(slot));
+            exports.uris.push(uri(&exports.socket(slot)));
+        }
+        exports
+    }
+
+    fn socket(&self, slot: usize) -> PathBuf {
+        self.array.path(&format!("export{slot}.sock"))
+    }
+
+    fn serve(&self, slot: usize) -> Process {
+        let (socket, file) = (self.socket(slot), &self.array.members()[slot]);
+        let pid_file = self.array.path(&format!("export{slot}.pid"));
+        // A server that was killed has left both behind.
+        let _ = (std::fs::remove_file(&socket), std::fs::remove_file(&pid_file));
+        let mut command = match self.kind {
+            Kind::Nbdkit => {
+                let mut command = client_command("nbdkit");
+                command.arg("-P").arg(&pid_file).arg("-U").arg(&socket).arg("file").arg(file);
+                command
+            }
+            Kind::QemuNbd => {
+                let mut command = client_command("qemu-nbd");
+                let pid = format!("--pid-file={}", pid_file.display());
+                command.args(["--fork", "--persistent", "--format=raw", &pid]).arg("-k").arg(&socket).arg(file);
+                command
+            }
+        };
+        Process::start_daemon(&mut command, &self.array.path("log"), &pid_file).unwrap()
+    }
+
+    fn kill(&self, slot: usize) {
+        self.servers[slot].signal(Signal::KILL);
+    }
+
+    fn restart(&mut self, slot: usize) {
+        self.servers[slot] = self.serve(slot);
+    }
+
+    fn create(&self) {
+        let _ = self.run_create(&[]).success();
+    }
+
+    fn run_create(&self, more: &[&str]) -> Output {
+        let mut arguments = vec![PathBuf::from("create")];
+        arguments.extend(self.array.shape.options().into_iter().map(PathBuf::from));
+        arguments.extend(more.iter().map(PathBuf::from));
+        arguments.extend(self.uris.iter().cloned());
+        binary::uraid(arguments)
+    }
+
+    fn serve_array(&self, options: &[&str]) -> Server {
+        Server::start_members(&self.array, &self.uris, options)
+    }
+
+    fn add(&self, slot: usize) {
+        let added = ask(&self.array, &["add", self.uris[slot].to_str().unwrap()]).success().text();
+        assert!(added.contains("is being rebuilt"), "{added}");
+        let _ = ask(&self.array, &["wait"]).success();
+    }
+}
+
+fn uri(socket: &Path) -> PathBuf {
+    format!("nbd+unix:///?socket={}", socket.display()).into()
+}
+
+fn fails(array: &Array, slot: usize) {
+    let is_failed = |status: &serde_json::Value| status["members"][slot]["state"] == "missing";
+    until(array, "the member is given up", is_failed);
+}
+
+#[test]
+fn an_array_of_exports_holds_what_one_of_files_does() {
+    for kind in [Kind::Nbdkit, Kind::QemuNbd] {
+        for shape in [shape::raid5_of_3(), shape::rm2_of_6()] {
+            let exports = Exports::start(&shape, kind);
+            exports.create();
+            let server = exports.serve_array(&[]);
+            let shown = status(&exports.array)["members"][1]["path"].as_str().map(PathBuf::from);
+            assert_eq!(shown.as_ref(), Some(&exports.uris[1]));
+            let uri = format!("--uri={}", server.uri());
+            let verified =
+                ["--name=v", "--ioengine=nbd", "--thread", "--rw=randwrite", "--bsrange=512-256k", "--size=16m"];
+            let _ = client(
+                "fio",
+                verified.iter().copied().chain(["--iodepth=16", "--verify=crc32c", "--verify_state_save=0", &uri]),
+            )
+            .success();
+            let image = Random::new(91).bytes(exports.array.expected_size());
+            write_export(server.uri(), &image);
+            assert_same(&read_export(server.uri()), &image, "read back");
+            let _ = server.stop();
+            let state = binary::examine(&exports.uris)["state"].as_str().map(str::to_owned);
+            assert_eq!(state.as_deref(), Some("clean"), "{kind:?}");
+
+            // Without one of them.
+            let server = Server::start_members(&exports.array, &exports.uris[1..], &["--degraded", "--read-only"]);
+            assert_same(&read_export(server.uri()), &image, "computed");
+            let _ = server.stop();
+            drop(exports.servers);
+            Content::read(&exports.array).assert_holds(&image, shape.name);
+        }
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_under_load_costs_its_member_alone_and_comes_back() {
+    let mut exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let image = Random::new(92).bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    for slot in [1, 2] {
+        let mut fio = client_command("fio");
+        fio.args(["--name=load", "--ioengine=nbd", "--thread", "--rw=randrw", "--bsrange=512-128k", "--iodepth=16"]);
+        fio.args(["--size=8m", "--verify=crc32c", "--time_based", "--runtime=4", "--status-interval=1"]);
+        fio.args(["--verify_backlog=64", "--verify_state_save=0", "--output-format=json"])
+            .arg(format!("--uri={}", server.uri()));
+        let mut fio = Process::start_with_open_stdout(fio);
+        let mut lines = BufReader::new(fio.take_stdout()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("\"write\"")), "fio reports while it runs");
+        exports.kill(slot);
+        lines.for_each(drop);
+        let _ = fio.finish(PATIENCE).success();
+        fails(&exports.array, slot);
+        exports.restart(slot);
+        exports.add(slot);
+    }
+    write_export(server.uri(), &image);
+    let _ = server.stop();
+    drop(exports.servers);
+    Content::read(&exports.array).assert_holds(&image, "brought up to date");
+}
+
+#[test]
+fn what_a_member_missed_is_all_that_it_is_sent() {
+    let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let image = Random::new(93).bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    exports.kill(1);
+    let mut client = server.connect();
+    let data = Random::new(94).bytes(64 << 10);
+    client.write(0, &data);
+    client.flush();
+    fails(&exports.array, 1);
+    // Where nobody wrote the member stays as it is, whatever that is.
+    let quiet = exports.array.facts()[1].data_offset + (16 << 20);
+    let file = std::fs::OpenOptions::new().write(true).open(&exports.array.members()[1]).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0x5a; 512], quiet as u64).unwrap();
+    exports.restart(1);
+    exports.add(1);
+    client.disconnect();
+    let _ = server.stop();
+    drop(exports.servers);
+    let held = Content::read(&exports.array);
+    let member = std::fs::read(&exports.array.members()[1]).unwrap();
+    assert!(member[quiet..quiet + 512] == [0x5a; 512], "it was not copied");
+    let start = held.facts()[1].data_offset;
+    assert_same(&member[start..start + data.len()], &data, "what it missed");
+}
+
+#[test]
+fn a_server_that_hangs_is_given_up_and_returns() {
+    let mut exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    exports.create();
+    let options = ["--read-deadline", "500ms", "--write-deadline", "2s"];
+    let server = exports.serve_array(&options);
+    let mut image = Random::new(95).bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    exports.servers[0].signal(Signal::STOP);
+    let mut client = server.connect();
+    let mut random = Random::new(96);
+    for _ in 0..20 {
+        let (offset, length) = random.sectors(image.len(), 64 << 10);
+        let data = random.bytes(length);
+        client.write(offset, &data);
+        image[offset..offset + length].copy_from_slice(&data);
+    }
+    client.flush();
+    fails(&exports.array, 0);
+    client.disconnect();
+    assert_same(&read_export(server.uri()), &image, "without it");
+    // It might do what it still has of its old connection if it went on: it is started anew.
+    exports.kill(0);
+    exports.restart(0);
+    exports.add(0);
+    let _ = server.stop();
+    drop(exports.servers);
+    Content::read(&exports.array).assert_holds(&image, "with it again");
+}
+
+/// A server that serves `plugin`, with these arguments.
+fn nbdkit(directory: &Path, name: &str, arguments: &[&str]) -> (Process, PathBuf) {
+    let (socket, pid_file) = (directory.join(format!("{name}.sock")), directory.join(format!("{name}.pid")));
+    let mut command = client_command("nbdkit");
+    command.arg("-P").arg(&pid_file).arg("-U").arg(&socket).args(arguments);
+    (Process::start_daemon(&mut command, &directory.join("log"), &pid_file).unwrap(), uri(&socket))
+}
+
+#[test]
+fn exports_that_can_not_be_members_are_refused_by_name_and_nothing_is_written() {
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let large = ["--filter=blocksize-policy", "memory", "32M", "blocksize-minimum=64K", "blocksize-preferred=64K"];
+    let volatile = [
+        "eval",
+        "get_size=echo 33554432",
+        "pread=dd if=/dev/zero count=$3 iflag=count_bytes",
+        "can_write=exit 0",
+        "pwrite=cat >/dev/null",
+        "can_flush=exit 3",
+    ];
+    let cases: &[(&str, &[&str], &str)] = &[
+        ("protected", &["-r", "memory", "32M"], "is read-only"),
+        ("small", &["memory", "64K"], "too few for a member"),
+        ("volatile", &volatile, "can't be flushed"),
+        ("large", &large, "more than 4 KiB"),
+    ];
+    let mut others: Vec<(Option<Process>, PathBuf, &str)> = Vec::new();
+    for (name, arguments, expected) in cases {
+        let (process, uri) = nbdkit(place, name, arguments);
+        others.push((Some(process), uri, expected));
+    }
+    let missing = uri(&place.join("nobody.sock"));
+    others.push((None, missing, "can't connect to the server"));
+    others.push((None, "nbd://127.0.0.1:1/x".into(), "can't connect to the server"));
+    others.push((None, "nbds://127.0.0.1/x".into(), "over TLS"));
+    others.push((None, "nbd://127.0.0.1:99999/x".into(), "no port"));
+    for (_, other, expected) in &others {
+        let mut wrong = exports.uris.clone();
+        wrong[2] = other.clone();
+        let mut arguments = vec![PathBuf::from("create"), "--level".into(), "5".into()];
+        arguments.extend(wrong);
+        let refused = binary::uraid(arguments).code_is(1).stderr;
+        let name = other.to_str().unwrap();
+        assert!(refused.contains(expected) && refused.contains(name), "{name}: {refused}");
+    }
+    for member in exports.array.members() {
+        assert!(std::fs::read(member).unwrap().iter().all(|byte| *byte == 0), "nothing is written");
+    }
+}
+
+#[test]
+fn an_export_by_two_names_is_refused() {
+    let mut exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    let other = exports.array.path("other.sock");
+    std::os::unix::fs::symlink(exports.socket(0), &other).unwrap();
+    let own = std::mem::replace(&mut exports.uris[1], uri(&other));
+    let refused = exports.run_create(&[]).code_is(1).stderr;
+    assert!(refused.contains("the same export"), "{refused}");
+    let refused = binary::uraid([Path::new("examine"), &exports.uris[0]]).code_is(1).stderr;
+    assert!(refused.contains("no uraid superblock"), "{refused}");
+
+    // The same name twice, and a member that is there already.
+    exports.uris[1] = exports.uris[0].clone();
+    let refused = exports.run_create(&[]).code_is(1).stderr;
+    assert!(refused.contains("name each member once"), "{refused}");
+    exports.uris[1] = own;
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let _ = ask(&exports.array, &["fail", "1"]).success();
+    let refused = ask(&exports.array, &["add", "--force", uri(&other).to_str().unwrap()]).code_is(1).stderr;
+    assert!(refused.contains("still uses the member"), "{refused}");
+    let _ = server.stop();
+}
+
+#[test]
+fn members_are_exports_of_uraid_itself() {
+    let outer = Array::planned(&shape::raid1_of_2());
+    let inner = [Array::create(&shape::raid0_of_4()), Array::create(&shape::raid5_of_3())];
+    let servers: Vec<Server> = inner.iter().map(Server::start).collect();
+    let uris: Vec<PathBuf> = servers.iter().map(|server| server.uri().into()).collect();
+    let arguments = ["create".into(), "--level".into(), "1".into()].into_iter().chain(uris.iter().cloned());
+    let _ = binary::uraid(arguments).success();
+    let server = Server::start_members(&outer, &uris, &[]);
+    let mut client = server.connect();
+    let data = Random::new(97).bytes(3 << 20);
+    client.write(12_345 * 512, &data);
+    client.flush();
+    assert_same(&client.read(12_345 * 512, data.len()), &data, "through both");
+    client.disconnect();
+    let _ = server.stop();
+    for server in servers {
+        let _ = server.stop();
+    }
+}
