@@ -52,7 +52,9 @@ pub(crate) fn operations(text: &str) -> Result<Operations, String> {
     match (text, text.parse()) {
         ("none", _) => Ok(Operations(None)),
         (_, Ok(count @ 1..=RATE_MAX)) => Ok(Operations(Some(count))),
-        (_, Ok(count)) if count > RATE_MAX => Err(format!("'{text}' is more than anything does: write none for no limit")),
+        (_, Ok(count)) if count > RATE_MAX => {
+            Err(format!("'{text}' is more than anything does: write none for no limit"))
+        }
         _ => Err(format!("'{text}' is not none, nor a number of requests a second such as 500")),
     }
 }
