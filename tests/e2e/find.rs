@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use uraid_tests::array::Array;
 use uraid_tests::binary;
@@ -77,6 +78,25 @@ fn arrays_are_found_among_other_files_and_running_servers() {
     let text = uraid(directory.path(), &["list", place.to_str().unwrap()]).success().text();
     assert!(text.contains("RAID 5 of 3 members") && text.contains(server.uri()), "{text}");
     let _ = server.stop();
+}
+
+#[test]
+fn a_server_that_hangs_is_listed_beside_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let (hung, running) = (Array::create(&shape::raid5_of_3()), Array::create(&shape::raid1_of_2()));
+    let [hangs, runs] = [&hung, &running].map(|array| served(array, directory.path()));
+    hangs.signal(Signal::STOP);
+    let listed = uraid(directory.path(), &["list", "--json"]).success().json();
+    let mut states = names(&listed);
+    states.sort_unstable();
+    assert_eq!(states, ["running", "silent"], "{listed:#}");
+    let control = hung.socket().with_extension("ctl").display().to_string();
+    let text = uraid(directory.path(), &["list"]).success().text();
+    assert!(text.contains(&format!("{control} did not answer")) && text.contains(runs.uri()), "{text}");
+    let refused = uraid(directory.path(), &["status", "--array", "none"]).code_is(1);
+    assert!(refused.stderr.contains(&control), "{}", refused.stderr);
+    hangs.signal(Signal::CONT);
+    let _ = (hangs.stop(), runs.stop());
 }
 
 #[test]

@@ -112,13 +112,19 @@ impl Several {
     /// The messages to the service manager up to the one that is waited for.
     #[track_caller]
     fn until(&self, awaited: &str) -> Vec<String> {
+        self.until_one(|message| message == awaited)
+    }
+
+    /// The messages to the service manager up to one that is waited for.
+    #[track_caller]
+    fn until_one(&self, is_awaited: impl Fn(&String) -> bool) -> Vec<String> {
         let (mut messages, mut buffer) = (Vec::new(), [0; 4096]);
         let deadline = Instant::now() + PATIENCE;
-        while messages.last().is_none_or(|last| last != awaited) {
+        while !messages.last().is_some_and(&is_awaited) {
             let length = self.manager.recv(&mut buffer);
-            let length = length.unwrap_or_else(|error| panic!("{awaited} after {messages:?}: {error}"));
+            let length = length.unwrap_or_else(|error| panic!("not what was waited for: {messages:?}: {error}"));
             messages.push(String::from_utf8(buffer[..length].to_vec()).unwrap());
-            assert!(Instant::now() < deadline, "{awaited} after {messages:?}");
+            assert!(Instant::now() < deadline, "not what was waited for: {messages:?}");
         }
         messages
     }

@@ -201,6 +201,18 @@ fn whoever_asks_and_leaves_stops_nothing() {
 }
 
 #[test]
+fn no_running_server_is_told_of_where_there_is_none() {
+    let array = Array::create(&shape::raid1_of_2());
+    let nowhere = [array.path("nowhere")];
+    let refused = Server::refused(&array, &nowhere, &["--takeover"]);
+    assert!(!refused.stderr.contains("running server"), "{}", refused.stderr);
+    let server = Server::start(&array);
+    let refused = Server::refused(&array, &nowhere, &["--takeover"]);
+    assert!(refused.stderr.contains("the running server goes on"), "{}", refused.stderr);
+    let _ = server.stop();
+}
+
+#[test]
 fn a_server_with_a_command_lets_nobody_take_over() {
     let array = Array::create(&shape::raid1_of_2());
     let socket = array.socket();

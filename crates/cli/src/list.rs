@@ -6,16 +6,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use clap::Args;
 use serde::Serialize;
 use uraid_io::array::{Ignored, Look, Patience, look};
 use uraid_io::member::{Member, exists};
-use uraid_serve::client::Client;
+use uraid_serve::client::{Ended, states};
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
-use uraid_serve::protocol::{Request, Status};
-use uraid_serve::running;
+use uraid_serve::protocol::Status;
 use uraid_serve::text::{chain, list as enumerate, size, visible};
 use uuid::Uuid;
 
@@ -45,13 +44,14 @@ pub(crate) struct ListArgs {
 }
 
 /// An array that was found.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Found {
-    uuid: Uuid,
+    /// `None` if only its server knows it, which does not answer.
+    uuid: Option<Uuid>,
     name: String,
     level: String,
     size_bytes: u64,
-    /// `running`, `stopped`, or `in use` by a process that does not answer.
+    /// `running`, `stopped`, `in use` by a process that does not answer, or `silent`: the server does not answer.
     state: &'static str,
     /// The array's health, in words.
     health: String,
@@ -89,9 +89,11 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
             }
         }
     }
-    let mut arrays: Vec<Found> = running::servers().iter().filter_map(|socket| served(socket).ok()).collect();
+    let states = states().into_iter().map(|(_, state)| state);
+    let states = states.filter(|state| !state.as_ref().is_err_and(|error| error.is::<Ended>()));
+    let mut arrays: Vec<Found> = states.map(|state| state.map_or_else(|error| silent(&error), served)).collect();
     for (uuid, paths) in groups {
-        if !arrays.iter().any(|array| array.uuid == uuid) {
+        if !arrays.iter().any(|array| array.uuid == Some(uuid)) {
             arrays.push(stopped(uuid, &paths));
         }
     }
@@ -139,13 +141,17 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths.filter(|path: &PathBuf| !path.is_dir()).collect())
 }
 
+/// What is known of an array whose server does not answer.
+fn silent(error: &Error) -> Found {
+    Found { state: "silent", health: chain(error), ..Found::default() }
+}
+
 /// An array according to its server.
-fn served(socket: &Path) -> Result<Found> {
-    let status: Status = Client::connect(socket)?.ask(&Request::Status {})?;
+fn served(status: Status) -> Found {
     let members: Vec<String> = status.members.iter().filter_map(|member| member.path.clone()).collect();
     let reshape = ReshapeReport::of(&status);
-    Ok(Found {
-        uuid: status.uuid,
+    Found {
+        uuid: Some(status.uuid),
         name: status.name,
         level: status.level,
         size_bytes: status.size_bytes,
@@ -157,26 +163,13 @@ fn served(socket: &Path) -> Result<Found> {
         member_count: status.reshape.as_ref().map_or(status.members.len(), |reshape| reshape.members_before.into()),
         members,
         former: Vec::new(),
-    })
+    }
 }
 
 /// An array according to its members.
 fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
     let members = paths.iter().map(|path| path.display().to_string()).collect();
-    let nothing = Found {
-        uuid,
-        name: String::new(),
-        level: String::new(),
-        size_bytes: 0,
-        state: "stopped",
-        health: String::new(),
-        tone: None,
-        uri: None,
-        reshape: None,
-        member_count: paths.len(),
-        members,
-        former: Vec::new(),
-    };
+    let nothing = Found { uuid: Some(uuid), state: "stopped", member_count: paths.len(), members, ..Found::default() };
     match examine::report(paths) {
         Err(error) => Found { health: format!("not usable: {}", chain(&error)), ..nothing },
         Ok(report) => {
@@ -208,7 +201,11 @@ fn show(array: &Found, colours: Colours) -> Result<()> {
     let Found { uuid, name, level, size_bytes, state, health, tone, uri, reshape, member_count, members, former } =
         array;
     let health = tone.map_or_else(|| health.clone(), |tone| colours.paint(health, tone));
-    let name = if name.is_empty() { uuid.to_string() } else { visible(name) };
+    let name = match uuid {
+        _ if !name.is_empty() => visible(name),
+        Some(uuid) => uuid.to_string(),
+        None => return print(format_args!("{health}")),
+    };
     if level.is_empty() {
         print(format_args!("{name}: {health}"))?;
     } else {

@@ -21,7 +21,7 @@ use std::process::{ExitCode, ExitStatus};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_io::member::{Inheritance, is_rotational};
@@ -33,9 +33,10 @@ use uraid_serve::signals::{Signals, outlive_file_limits};
 use uraid_serve::smart::Smart;
 use uraid_serve::spare::Spare;
 use uraid_serve::systemd::Notifier;
-use uraid_serve::text::quoted;
+use uraid_serve::text::{quoted, size};
 use uraid_serve::{Caching, Config, Confinement, LastResort, Settings, check_program};
 
+use crate::misuse::Misuse;
 use crate::terminal::print;
 use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs};
 use listen::ListenAt;
@@ -96,7 +97,7 @@ fn serve(args: &ServeArgs, prepared: &Prepared, privileges: &Privileges) -> Resu
     let taken = args.takeover.then(take).transpose()?.unwrap_or_default();
     let Taken { partings, members, metrics } = taken;
     let inheritance = Inheritance::new(members);
-    let Started { array, spares } = start(args, &notifier)?;
+    let Started { array, spares } = start(args, &notifier, || Ok(()))?;
     drop(inheritance);
     signals.hand_over();
     let listen = || prepared.metrics.as_deref().map(metrics::Socket::listen).transpose();
@@ -124,6 +125,7 @@ fn serve(args: &ServeArgs, prepared: &Prepared, privileges: &Privileges) -> Resu
 /// Checks what arguments say, and looks up what they name; all but TLS.
 fn prepare(args: &ServeArgs) -> Result<Prepared> {
     args.clients.check()?;
+    ensure_cache_fits(args.cache.cache_size)?;
     args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
     let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let addresses = args.endpoint.listen.iter().map(ListenAt::addresses).collect::<Result<Vec<_>>>()?;
@@ -211,6 +213,25 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     Settings { busy_poll, caching, limits, patience, log_sums, last_resort }
 }
 
+/// Refuses a cache that is larger than the machine's memory: it would fill up until the kernel ends the server.
+fn ensure_cache_fits(cache: Option<Bytes>) -> Result<()> {
+    let (cache, memory) = (cache.unwrap_or_default(), machine_memory());
+    ensure!(
+        cache <= memory,
+        Misuse(format!(
+            "--cache-size {} is more than the {} of memory that this machine has: write less, or leave it out",
+            size(cache.0),
+            size(memory.0)
+        ))
+    );
+    Ok(())
+}
+
+fn machine_memory() -> Bytes {
+    let memory = rustix::system::sysinfo();
+    Bytes((memory.totalram as u64).saturating_mul(memory.mem_unit.into()))
+}
+
 /// The cache mode and the cache's memory.
 fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let mode = match args.cache.cache {
@@ -218,9 +239,7 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
         CacheName::Writethrough => CacheMode::WriteThrough,
         CacheName::None => return None,
     };
-    let memory = rustix::system::sysinfo();
-    let eighth = (memory.totalram as u64).saturating_mul(memory.mem_unit.into()) / 8;
-    let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(eighth)));
+    let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(machine_memory().0 / 8)));
     // A read-only array still uses the cache for read-ahead.
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
 }

@@ -21,6 +21,9 @@ use crate::terminal::{Colours, Tone, print, print_json};
 /// Polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
+/// How long the server may take: one that is stopping may wait for members for longer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// Moves to the top of the screen and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
@@ -46,6 +49,7 @@ pub(crate) struct StatusArgs {
 /// Runs the command.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let mut client = args.server.connect()?;
+    client.limit_patience(ANSWER_TIME_MAX)?;
     let colours = Colours::of(&io::stdout());
     let mut before: Option<Status> = None;
     loop {

@@ -4,6 +4,12 @@ use std::time::Duration;
 
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
+/// The largest user ID: the one above means none.
+pub(crate) const UID_MAX: u32 = u32::MAX - 1;
+
+/// The most bytes or requests per second that a limit may be. Nothing is that fast.
+const RATE_MAX: u64 = 1 << 50;
+
 /// How fast something may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rate(pub(crate) Option<Bytes>);
@@ -45,7 +51,10 @@ pub(crate) fn memory(text: &str) -> Result<Bytes, String> {
 pub(crate) fn operations(text: &str) -> Result<Operations, String> {
     match (text, text.parse()) {
         ("none", _) => Ok(Operations(None)),
-        (_, Ok(count @ 1..)) => Ok(Operations(Some(count))),
+        (_, Ok(count @ 1..=RATE_MAX)) => Ok(Operations(Some(count))),
+        (_, Ok(count)) if count > RATE_MAX => {
+            Err(format!("'{text}' is more than anything does: write none for no limit"))
+        }
         _ => Err(format!("'{text}' is not none, nor a number of requests a second such as 500")),
     }
 }
@@ -54,6 +63,9 @@ pub(crate) fn operations(text: &str) -> Result<Operations, String> {
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     match (text, bytes(text)) {
         ("none", _) => Ok(Rate(None)),
+        (_, Ok(rate)) if rate.0 > RATE_MAX => {
+            Err(format!("'{text}' is more than anything does: write none for no limit"))
+        }
         (_, Ok(rate)) if rate.0 > 0 => Ok(Rate(Some(rate))),
         _ => Err(format!("'{text}' is not none, nor bytes a second such as 50M")),
     }
@@ -84,4 +96,23 @@ pub(crate) fn members(text: &str) -> Result<MemberSet, String> {
             _ => Err(format!("'{slot}' is not a slot; write for example 1,3")),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_nothing_reaches_is_refused() {
+        assert_eq!(rate("1024T"), Ok(Rate(Some(Bytes(RATE_MAX)))));
+        assert_eq!(operations("1125899906842624"), Ok(Operations(Some(RATE_MAX))));
+        for text in ["18446744073709551615", "1125899906842625"] {
+            assert!(rate(text).unwrap_err().contains("write none"), "{text}");
+            assert!(operations(text).unwrap_err().contains("write none"), "{text}");
+        }
+        for text in ["0", "-1", "fast"] {
+            assert!(rate(text).unwrap_err().contains("such as 50M"), "{text}");
+            assert!(operations(text).unwrap_err().contains("such as 500"), "{text}");
+        }
+    }
 }

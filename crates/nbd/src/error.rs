@@ -81,8 +81,8 @@ pub enum Error {
         /// The time allowed.
         limit: Duration,
     },
-    /// The client asked for nothing.
-    #[error("the client asked for nothing within {limit:?}: disconnected")]
+    /// The client did nothing.
+    #[error("the client sent nothing, and took no replies, within {limit:?}: disconnected")]
     Idle {
         /// The time allowed.
         limit: Duration,

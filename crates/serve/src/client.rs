@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +17,9 @@ const DEFAULT_SOCKET: &str = "uraid.sock";
 
 /// How long a server may take for an immediate request.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// How long it may take to say what it serves, where several are asked.
+const STATUS_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// Maximum length of a response.
 const RESPONSE_BYTES_MAX: u64 = 1 << 20;
@@ -63,13 +67,19 @@ impl Client {
     /// # Errors
     /// If none or several have it, or the server does not answer.
     pub fn of_array(array: &str) -> Result<Self> {
-        let is_meant = |socket: &PathBuf| {
-            let status: Option<Status> =
-                Self::connect(socket).and_then(|mut client| client.ask(&Request::Status {})).ok();
-            status.is_some_and(|status| status.name == array || status.uuid.to_string() == array)
-        };
-        match running::servers().into_iter().filter(is_meant).collect::<Vec<_>>().as_slice() {
-            [] => bail!("no array '{array}' is running: `uraid list` shows those that are, or name its --socket"),
+        let is_meant = |status: &Status| status.name == array || status.uuid.to_string() == array;
+        let (answers, silent): (Vec<_>, Vec<_>) = states().into_iter().partition(|(_, state)| state.is_ok());
+        let meant = answers.into_iter().filter(|(_, state)| state.as_ref().is_ok_and(is_meant));
+        match meant.map(|(socket, _)| socket).collect::<Vec<_>>().as_slice() {
+            [] if silent.is_empty() => bail!(
+                "no array '{array}' is running: `uraid list` shows those that are, or name its --socket; one that is \
+                 being opened, or waits for members, can't be asked yet"
+            ),
+            [] => bail!(
+                "no array '{array}' answers, and these servers do not say what they serve; they may hang, or be \
+                 stopping:\n  {}",
+                silent.iter().map(|(socket, _)| socket.display().to_string()).collect::<Vec<_>>().join("\n  ")
+            ),
             [socket] => Self::connect(socket),
             several => bail!(
                 "several running arrays have the name '{array}'; name the socket of one, with --socket:\n  {}",
@@ -112,6 +122,15 @@ impl Client {
     pub fn reconnect(&mut self) -> Result<()> {
         *self = Self::new(UnixStream::connect(&self.path)?, self.path.clone())?;
         Ok(())
+    }
+
+    /// Waits for each answer no longer than this.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn limit_patience(&self, time_max: Duration) -> Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(time_max))?;
+        Ok(self.stream.get_ref().set_write_timeout(Some(time_max))?)
     }
 
     /// Removes the time limit for the server's answer.
@@ -181,12 +200,41 @@ impl Client {
     }
 }
 
+/// The state of every running server, by its control socket, or why it does not tell. All are asked at once, and none
+/// is waited for longer than a few seconds.
+#[must_use]
+pub fn states() -> Vec<(PathBuf, Result<Status>)> {
+    states_of(running::servers(), STATUS_TIME_MAX)
+}
+
+fn states_of(sockets: Vec<PathBuf>, time_max: Duration) -> Vec<(PathBuf, Result<Status>)> {
+    let ask = move |socket: &Path| {
+        let mut client = Client::connect(socket)?;
+        client.limit_patience(time_max)?;
+        client.ask(&Request::Status {})
+    };
+    let asked = sockets.into_iter().map(|socket| {
+        let path = socket.clone();
+        let thread = thread::Builder::new().name("status".into()).spawn(move || ask(&path));
+        (socket, thread)
+    });
+    let asked: Vec<_> = asked.collect();
+    let answers = asked.into_iter().map(|(socket, thread)| {
+        let answer = thread.context("can't start a thread");
+        let answer = answer.and_then(|thread| thread.join().unwrap_or_else(|_| bail!("the answer was too much")));
+        (socket, answer)
+    });
+    answers.collect()
+}
+
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
@@ -197,6 +245,25 @@ mod tests {
         let text = crate::text::chain(&error);
         assert!(text.starts_with("the server at /srv/vault.ctl did not answer within 0.5 s"), "{text}");
         assert!(!text.contains("os error"), "{text}");
+    }
+
+    /// Servers that hang are waited for together.
+    #[test]
+    fn servers_are_asked_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let sockets: Vec<_> = (0..4).map(|index| directory.path().join(format!("{index}.ctl"))).collect();
+        let silent: Vec<_> = sockets.iter().map(|socket| UnixListener::bind(socket).unwrap()).collect();
+        let asked = thread::spawn(move || states_of(sockets, Duration::from_secs(3600)));
+        // Each is asked although none before it has answered.
+        let streams: Vec<_> = silent.iter().map(|listener| listener.accept().unwrap().0).collect();
+        for mut stream in streams {
+            stream.write_all(b"{\"error\":\"not now\"}\n").unwrap();
+        }
+        let answers = asked.join().unwrap();
+        assert_eq!(answers.len(), 4);
+        for (_, answer) in answers {
+            assert_eq!(answer.unwrap_err().to_string(), "not now");
+        }
     }
 
     #[test]

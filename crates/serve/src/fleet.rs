@@ -24,7 +24,7 @@ use crate::server;
 use crate::signals::Signals;
 use crate::systemd::{Notifier, States};
 use crate::text::{chain, list};
-pub use thread::Berth;
+pub use thread::{Berth, Outdated};
 use thread::{Handle, News, Teller};
 
 /// How to serve an array.
@@ -114,7 +114,7 @@ struct Entry<P> {
 enum State {
     Opening,
     Served,
-    /// It was asked to end.
+    /// It was asked to end, maybe before it was served.
     Leaving,
     /// It has ended, and the server had not asked it to.
     Ended,
@@ -261,7 +261,7 @@ impl<P: Plan> Fleet<P> {
         self.notifier.stopping();
         self.is_stopping = true;
         for (name, array) in self.arrays.borrow_mut().iter_mut() {
-            if array.state == State::Opening && array.handle.abandon() {
+            if array.state != State::Ended && array.handle.abandon() {
                 tracing::warn!("the array {name} was being opened; the next start goes on from here");
                 array.state = State::Ended;
             } else {
@@ -318,13 +318,20 @@ impl<P: Plan> Fleet<P> {
                 array.plan = plan;
                 array.order(name, requests);
             }
-            Change::InPlace(_) => array.next = Next::Restart(plan),
+            Change::InPlace(_) => {
+                array.next = Next::Restart(plan);
+                array.stop_opening();
+            }
             Change::Restart(keys) => {
                 let keys = list(&keys);
-                tracing::warn!("the array {name} is opened anew, and its clients are disconnected: {keys} changed");
+                let is_served = array.state == State::Served;
+                let clients = if is_served { ", and its clients are disconnected" } else { "" };
+                tracing::warn!("the array {name} is opened anew{clients}: {keys} changed");
                 array.next = Next::Restart(plan);
-                if array.state == State::Served {
+                if is_served {
                     array.leave(name, self.teller.clone());
+                } else {
+                    array.stop_opening();
                 }
             }
         }
@@ -344,15 +351,27 @@ impl<P: Plan> Fleet<P> {
             self.states.lock().expect("a panic ends the process").remove(name);
             return;
         }
+        if matches!(array.next, Next::Leave) {
+            return;
+        }
         tracing::warn!("the array {name} is stopped: the configuration does not have it any more");
         array.next = Next::Leave;
         if array.state == State::Served {
             array.leave(name, self.teller.clone());
+        } else {
+            array.stop_opening();
         }
     }
 }
 
 impl<P> Entry<P> {
+    /// Has an array that is not served yet wait no longer for members. If it does not wait, it is opened all the same,
+    /// and ends then.
+    fn stop_opening(&mut self) {
+        self.state = State::Leaving;
+        self.handle.outdate();
+    }
+
     /// Has the array end, unless that would lose data.
     fn leave(&mut self, name: &str, teller: Teller) {
         self.state = State::Leaving;

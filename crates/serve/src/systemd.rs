@@ -11,7 +11,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use listenfd::ListenFd;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -155,5 +155,39 @@ pub fn inherited() -> Result<Vec<OwnedFd>> {
         let tcp = tcp.context("what was handed over is no stream socket: give the unit ListenStream= alone")?;
         taken.extend(tcp.map(OwnedFd::from));
     }
+    taken.iter().try_for_each(ensure_listens)?;
     Ok(taken)
+}
+
+/// Refuses a socket that nobody can connect to: it is not listening, or is a connection (`Accept=yes`).
+fn ensure_listens(socket: &OwnedFd) -> Result<()> {
+    let listens = rustix::net::sockopt::socket_acceptconn(socket).context("can't look at what was handed over")?;
+    ensure!(
+        listens,
+        "a socket that was handed over is not listening: give the unit ListenStream= and Accept=no, or call listen(2) \
+         before"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use rustix::net::{AddressFamily, SocketType, socket};
+
+    use super::*;
+
+    #[test]
+    fn only_sockets_that_listen_are_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(directory.path().join("s")).unwrap();
+        ensure_listens(&listener.into()).unwrap();
+        let (connected, _other) = UnixStream::pair().unwrap();
+        let unbound = [AddressFamily::UNIX, AddressFamily::INET].map(|family| socket(family, SocketType::STREAM, None));
+        for deaf in unbound.into_iter().map(Result::unwrap).chain([connected.into()]) {
+            let text = ensure_listens(&deaf).unwrap_err().to_string();
+            assert!(text.contains("is not listening"), "{text}");
+        }
+    }
 }

@@ -131,3 +131,31 @@ fn a_file_that_is_wrong_changes_nothing() {
     let output = stop(server).success();
     assert!(output.stderr.contains("nothing has changed, because of the configuration: "), "{}", output.stderr);
 }
+
+/// An array that waits for members that do not come can be told others, or that it is not wanted.
+#[test]
+fn a_wait_for_the_wrong_members_ends() {
+    let several = Several::new(&["there", "late"]);
+    let there = several.shared() + "wait-for-members = '10m'\n" + &several.table("there", "");
+    let server = several.start(&there);
+    let lost = |name: &str| format!("{there}[array.late]\nmembers = [{:?}]\n", several.path(name));
+    let ask = |text: &str, awaited: &str| {
+        several.write(text);
+        server.signal(Signal::HUP);
+        let starts = |message: &String| message.starts_with("STATUS=") && message.contains(awaited);
+        several.until_one(starts);
+    };
+    ask(&lost("nowhere"), "not there yet: waiting");
+    let right = there.clone() + &several.table("late", "");
+    let _ = reload(&several, &server, &right);
+    several.client("late").write(0, &[1; 512]);
+    // From there back to the wrong ones, and to none.
+    ask(&lost("neither"), "not there yet: waiting");
+    let _ = reload(&several, &server, &there);
+    assert_eq!(several.listed(), ["there"]);
+    let refused = several.uraid(&["stop", "--array", "late"]).code_is(1);
+    assert!(refused.stderr.contains("waits for members"), "{}", refused.stderr);
+    let said = stop(server).success();
+    let count = said.stderr.matches("the array late is stopped").count();
+    assert_eq!(count, 1, "{}", said.stderr);
+}

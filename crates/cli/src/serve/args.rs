@@ -63,7 +63,8 @@ pub(crate) struct ServeArgs {
     /// For example --run 'nbdcopy "$uri" backup.img'. /bin/sh runs it when clients can connect. $uri says where;
     /// $unixsocket, $port and $exportname are the parts of that, where there are any. The server prints nothing, and
     /// exits with the command's status. Unless --socket or --listen is given, it listens in a directory of its own. If
-    /// the server stops first, the command gets SIGTERM.
+    /// the server stops first, the shell gets SIGTERM, but no program that it waits for: let the last one be
+    /// `exec PROGRAM`, or have the shell trap the signal.
     #[arg(long, value_name = "COMMAND", hide_short_help = true)]
     pub(crate) run: Option<OsString>,
     /// Start although members are missing

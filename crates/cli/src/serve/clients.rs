@@ -65,9 +65,9 @@ pub(crate) struct ClientArgs {
     #[arg(long, value_parser = time, default_value = HANDSHAKE_DEADLINE, value_name = "TIME")]
     #[arg(help_heading = "Limits for clients", hide_short_help = true)]
     handshake_deadline: Duration,
-    /// Disconnect who asks for nothing for this long, and waits for nothing; off: nobody
+    /// Disconnect who sends nothing and takes no replies for this long; off: nobody
     ///
-    /// It happens up to a quarter of the time later.
+    /// It does not count while a request is being executed. It happens up to a quarter of the time later.
     #[arg(long, value_parser = deadline, default_value = "off", value_name = "TIME|off")]
     #[arg(help_heading = "Limits for clients", hide_short_help = true)]
     idle_deadline: Limit<Duration>,

@@ -17,7 +17,10 @@ use uuid::Uuid;
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Waits until all members that the array had at its last use are present, including spares that were taken, but no
-/// longer than `time`. Calls `tick` about every 100 ms.
+/// longer than `time`. Calls `tick` about every 100 ms, and `go_on` at least as often while no path hangs.
+///
+/// # Errors
+/// That of `go_on`, which ends the wait, and the system's.
 pub(super) fn wait(
     members: &[PathBuf],
     spares: &[PathBuf],
@@ -25,6 +28,7 @@ pub(super) fn wait(
     time: Duration,
     notifier: &Notifier,
     mut tick: impl FnMut() + Clone + 'static,
+    go_on: impl Fn() -> Result<()>,
 ) -> Result<()> {
     let (began, mut said) = (Instant::now(), None);
     loop {
@@ -48,6 +52,7 @@ pub(super) fn wait(
         }
         sleep(TICK);
         tick();
+        go_on()?;
     }
 }
 

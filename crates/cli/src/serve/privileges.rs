@@ -30,6 +30,7 @@ use uraid_serve::{Confinement, running};
 
 use super::sandbox::{Paths, Sandbox, SandboxName};
 use crate::misuse::Misuse;
+use crate::values::UID_MAX;
 
 /// What a server gives up.
 #[derive(Clone, Debug, Default, Args)]
@@ -37,8 +38,8 @@ pub(crate) struct PrivilegeArgs {
     /// Become this user, by name or number, when members and sockets are open
     ///
     /// Only root can. The server takes the user's groups, gives it the sockets, and gives up all capabilities; programs
-    /// that it runs can't get any. The user has to be able to open what is opened later: spares, new members, and files
-    /// that are read again at SIGHUP.
+    /// that it runs can't get any. A number that no user has is its only group, too. The user has to be able to open
+    /// what is opened later: spares, new members, and files that are read again at SIGHUP.
     #[arg(long, value_name = "USER", help_heading = "Privileges", hide_short_help = true)]
     pub(crate) user: Option<String>,
     /// Have the kernel refuse files and system calls that the server has no use for
@@ -197,16 +198,23 @@ fn own_name() -> String {
 impl Heir {
     /// The user of this name or number; `None` if that is who runs this process.
     fn new(named: &str) -> Result<Option<Self>> {
-        let number = || named.parse().ok().map(nix::unistd::Uid::from_raw).map(User::from_uid);
+        let number = named.parse().ok().filter(|number| *number <= UID_MAX);
         let by_name = User::from_name(named).transpose();
-        let found = by_name.or_else(|| number().and_then(Result::transpose)).transpose();
-        let Some(User { name, uid, gid, .. }) = found.with_context(|| format!("--user {named}"))? else {
-            bail!("--user {named}: there is no such user; `getent passwd` lists users");
+        let by_number = || number.map(nix::unistd::Uid::from_raw).and_then(|uid| User::from_uid(uid).transpose());
+        let found = by_name.or_else(by_number).transpose().with_context(|| format!("--user {named}"))?;
+        let (name, uid, gid, groups) = match (found, number) {
+            (Some(User { name, uid, gid, .. }), _) => {
+                let c_name = CString::new(name.as_str()).context("--user")?;
+                let groups = getgrouplist(&c_name, gid);
+                let groups = groups.with_context(|| format!("--user {name}: its groups can't be found"))?;
+                (name, uid.as_raw(), gid.as_raw(), groups)
+            }
+            // Containers have numbers without users. A group of root's would be too much.
+            (None, Some(number)) => (number.to_string(), number, number, vec![nix::unistd::Gid::from_raw(number)]),
+            (None, None) => bail!("--user {named}: there is no such user; `getent passwd` lists users"),
         };
         let own = geteuid();
-        let (user, group) = (Uid::from_raw(uid.as_raw()), Gid::from_raw(gid.as_raw()));
-        let c_name = CString::new(name.as_str()).context("--user")?;
-        let groups = getgrouplist(&c_name, gid).with_context(|| format!("--user {name}: its groups can't be found"))?;
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
         let heir = Self { name, user, group, groups, made: Arc::default() };
         if heir.user == own && !own.is_root() {
             return Ok(None);
@@ -326,11 +334,16 @@ mod tests {
     #[test]
     fn a_user_has_a_name_or_a_number() {
         assert!(refused("no-such-user").contains("no such user"));
-        assert!(refused("4000000000").contains("no such user"));
+        for number in ["4294967295", "-1", "4294967296"] {
+            assert!(refused(number).contains("no such user"), "{number}");
+        }
         assert!(refused("no\0user").contains("--user"));
         if geteuid().is_root() {
             let [by_name, by_number] = ["nobody", "65534"].map(|named| Heir::new(named).unwrap().unwrap());
             assert_eq!((&by_name.name, by_name.user), (&by_number.name, by_number.user));
+            let nobodys = Heir::new("4000000000").unwrap().unwrap();
+            assert_eq!((nobodys.user.as_raw(), nobodys.group.as_raw()), (4_000_000_000, 4_000_000_000));
+            assert_eq!(nobodys.groups, [nix::unistd::Gid::from_raw(4_000_000_000)], "none of root's");
             assert!(refused("root").contains("name another user"));
         } else {
             assert!(Heir::new(&geteuid().as_raw().to_string()).unwrap().is_none());

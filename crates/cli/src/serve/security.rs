@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use uraid_nbd::{Fingerprint, Tls, TlsClients};
 
 use crate::misuse::Misuse;
+use crate::values::UID_MAX;
 
 /// Who may connect, and how.
 #[derive(Clone, Debug, Default, Args)]
@@ -37,6 +38,7 @@ pub(crate) struct SecurityArgs {
     insecure: bool,
     /// Let this user connect to the Unix socket, beside root and the server's own; repeatable
     #[arg(long, value_name = "UID", help_heading = "Who may connect", hide_short_help = true)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=i64::from(UID_MAX)))]
     pub(super) allow_uid: Vec<u32>,
 }
 

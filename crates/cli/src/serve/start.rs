@@ -34,8 +34,9 @@ pub(super) struct Started {
     pub(super) spares: Vec<Spare>,
 }
 
-/// Opens the array that the arguments name, and brings its members into agreement.
-pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started> {
+/// Opens the array that the arguments name, and brings its members into agreement. While members are late, `go_on` says
+/// whether to go on waiting for them.
+pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>, go_on: impl Fn() -> Result<()>) -> Result<Started> {
     ensure!(
         args.accept_stale.is_empty() || args.read_only,
         Misuse(
@@ -48,7 +49,7 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     let tick = extend(notifier);
     let wanted = wanted(args);
     if let Some(time) = args.wait_for_members {
-        late::wait(&args.members, &args.spares, wanted.as_ref(), time, notifier, tick.clone())?;
+        late::wait(&args.members, &args.spares, wanted.as_ref(), time, notifier, tick.clone(), go_on)?;
     }
     let most = args.patience.write_deadline.0;
     let mut patience = Patience::new(most.filter(|_| args.degraded), tick.clone());

@@ -51,7 +51,10 @@ pub(super) fn take(args: &ServeArgs, addresses: &[Vec<SocketAddr>], metrics: Opt
         return Err(Misuse(text.into()).into());
     };
     let goes_on = "the running server goes on";
-    let array = rehearse(args).context(goes_on)?;
+    let array = rehearse(args).map_err(|error| match Running::find(&control) {
+        Ok(None) => error,
+        _ => error.context(goes_on),
+    })?;
     let Some(running) = Running::find(&control)? else {
         print(format_args!("no server answers at {}: there is nothing to take over", control.display()))?;
         return Ok(Taken::default());

@@ -10,6 +10,10 @@
 //! Once charged, a request waits for nothing but the export and its own client, so connections never wait in a circle.
 //! A client that keeps common bytes, by not taking its replies or not sending the data of its writes, while others wait
 //! for them, is found by [`Budget::look`]. A client that nobody waits for may pause as long as it likes.
+//!
+//! Each of them has patience, which passing time uses up and what it moves restores. It counts from when others began
+//! to wait: who gets common bytes for which others have waited long begins with little of it. So a long line of clients
+//! that stand still is cleared in little more than the time that one of them has.
 
 use std::{
     cell::{Cell, RefCell},
@@ -23,8 +27,14 @@ use tokio::sync::Notify;
 
 use super::Limits;
 
-/// A client that moves less than this between two looks is stuck.
-const PROGRESS_BYTES_MIN: u64 = 1 << 20;
+/// How often to look within the time that a client may stand still.
+const LOOKS: u64 = 60;
+
+/// Looks that a client may stand still however long others have waited: its data may be under way.
+const LOOKS_MIN: u64 = 2;
+
+/// Moving this much buys another look; a MiB, all of them.
+const LOOK_BYTES: u64 = (1 << 20) / LOOKS;
 
 /// See the module.
 #[derive(Debug)]
@@ -38,6 +48,8 @@ pub(super) struct Budget {
     all_bytes_max: u64,
     /// Connections that wait for common bytes, in the order in which they asked.
     waiting: RefCell<VecDeque<Rc<Account>>>,
+    /// Looks so far.
+    looks: Cell<u64>,
     accounts: RefCell<Vec<Rc<Account>>>,
     contended: Notify,
 }
@@ -69,12 +81,14 @@ pub(super) struct Account {
     common_bytes: Cell<u64>,
     /// What it waits for.
     wanted_bytes: Cell<Option<u64>>,
+    /// The look before it began to wait.
+    waits_since: Cell<u64>,
     task: RefCell<Option<Waker>>,
     /// Whether the connection's task waits: not if it is running or woken, for then it will look for itself.
     parked: Cell<bool>,
     progress: Cell<Progress>,
-    /// At the last look.
-    seen: Cell<Option<Progress>>,
+    /// At the last look, if others waited for what it holds.
+    standing: Cell<Option<Standing>>,
     is_evicted: Cell<bool>,
 }
 
@@ -97,6 +111,15 @@ struct Progress {
     moved_bytes: u64,
 }
 
+/// A connection that holds what others wait for.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    /// As far as patience was restored for it.
+    progress: Progress,
+    /// Looks that it has left.
+    patience: u64,
+}
+
 impl Budget {
     pub(super) fn new(limits: &Limits) -> Rc<Self> {
         let half = limits.bytes_in_flight_all_max / 2;
@@ -107,6 +130,7 @@ impl Budget {
             held_bytes: Cell::new(0),
             all_bytes_max: limits.bytes_in_flight_all_max,
             waiting: RefCell::default(),
+            looks: Cell::new(0),
             accounts: RefCell::default(),
             contended: Notify::new(),
         })
@@ -143,6 +167,7 @@ impl Budget {
             return Some(Charge::Common(bytes));
         }
         if account.wanted_bytes.replace(Some(bytes)).is_none() {
+            account.waits_since.set(self.looks.get());
             self.waiting.borrow_mut().push_back(Rc::clone(account));
             self.contended.notify_one();
         }
@@ -194,31 +219,40 @@ impl Budget {
         }
     }
 
-    /// Looks for clients that are stuck, for ever: every `period` while connections wait for common bytes.
-    pub(super) async fn watch(&self, period: Duration) {
+    /// Looks for clients that are stuck, for ever, while connections wait for common bytes: one that stands still for
+    /// `stuck_timeout` is.
+    pub(super) async fn watch(&self, stuck_timeout: Duration) {
         loop {
             self.contended.notified().await;
             while self.look() {
-                tokio::time::sleep(period).await;
+                tokio::time::sleep(stuck_timeout / LOOKS as u32).await;
             }
         }
     }
 
-    /// Evicts connections that hold common bytes for which others wait, and whose clients were to act, and hardly did,
-    /// ever since the last look. Returns whether anybody waits.
+    /// Evicts connections that hold common bytes for which others wait, whose clients are to act, and whose patience is
+    /// over. Returns whether anybody waits.
     fn look(&self) -> bool {
-        let waiting = self.waiting.borrow();
+        self.looks.update(|looks| looks + 1);
         for account in &*self.accounts.borrow() {
-            let is_in_the_way =
-                account.common_bytes.get() > 0 && waiting.iter().any(|waiting| !Rc::ptr_eq(waiting, account));
+            let longest_wait = Some(account).filter(|account| account.common_bytes.get() > 0);
+            let longest_wait = longest_wait.and_then(|account| self.longest_wait_beside(account));
             let now = account.progress.get();
-            let last = account.seen.replace(is_in_the_way.then_some(now));
-            if is_in_the_way && last.is_some_and(|last| now.is_stuck_since(last)) {
+            let standing = longest_wait.map(|looks| Standing::next(account.standing.get(), now, looks));
+            account.standing.set(standing);
+            if standing.is_some_and(|standing| standing.patience == 0) {
                 account.is_evicted.set(true);
                 account.wake();
             }
         }
-        !waiting.is_empty()
+        !self.waiting.borrow().is_empty()
+    }
+
+    /// How many looks the first in line has waited, beside this connection; none if nobody waits.
+    fn longest_wait_beside(&self, account: &Rc<Account>) -> Option<u64> {
+        let waiting = self.waiting.borrow();
+        let others = waiting.iter().filter(|waiting| !Rc::ptr_eq(waiting, account));
+        others.map(|waiting| self.looks.get() - waiting.waits_since.get()).max()
     }
 }
 
@@ -276,10 +310,28 @@ impl Charge {
     }
 }
 
+impl Standing {
+    /// At a look, after the one at which it was `last`; none: nobody waited, or it held nothing. Then it has what the
+    /// first in line, who waits for so many looks, leaves of the patience.
+    fn next(last: Option<Self>, now: Progress, longest_wait: u64) -> Self {
+        let Some(last) = last else {
+            let patience = (LOOKS + 1).saturating_sub(longest_wait).max(LOOKS_MIN);
+            return Self { progress: now, patience };
+        };
+        if !now.is_same_turn(last.progress) {
+            return Self { progress: now, patience: LOOKS };
+        }
+        let bought = (now.moved_bytes - last.progress.moved_bytes) / LOOK_BYTES;
+        let counted_bytes = last.progress.moved_bytes + bought * LOOK_BYTES;
+        let patience = (last.patience + bought).saturating_sub(1).min(LOOKS);
+        Self { progress: Progress { moved_bytes: counted_bytes, ..now }, patience }
+    }
+}
+
 impl Progress {
-    fn is_stuck_since(self, last: Self) -> bool {
-        let is_same_turn = self.is_clients_turn && last.is_clients_turn && self.turns == last.turns;
-        is_same_turn && self.moved_bytes - last.moved_bytes < PROGRESS_BYTES_MIN
+    /// Whether it has been for the client to act ever since.
+    fn is_same_turn(self, last: Self) -> bool {
+        self.is_clients_turn && last.is_clients_turn && self.turns == last.turns
     }
 }
 
@@ -385,17 +437,59 @@ mod tests {
         small.park(waker, true);
         let _held = budget.charge(&small, KIB).unwrap();
         let all = [&stuck, &busy, &slow, &brisk, &small];
-        for _ in 0..3 {
+        for _ in 0..2 * LOOKS {
             assert_eq!(evicted(&budget, &all), [false; 5], "nobody waits");
         }
         let waiting = budget.open();
         assert_eq!(budget.charge(&waiting, 8 * KIB), None);
-        assert_eq!(evicted(&budget, &all), [false; 5], "from now on");
+        for _ in 0..LOOKS {
+            assert_eq!(evicted(&budget, &all), [false; 5], "from now on");
+        }
         busy.park(waker, false); // it is the export's turn
         busy.park(waker, true);
-        slow.moved(PROGRESS_BYTES_MIN as usize - 1);
-        brisk.moved(PROGRESS_BYTES_MIN as usize);
-        assert_eq!(evicted(&budget, &all), [true, false, true, false, false]);
+        slow.moved(LOOK_BYTES as usize);
+        brisk.moved(1 << 20);
+        assert_eq!(evicted(&budget, &all), [true, false, false, false, false]);
+        assert_eq!(evicted(&budget, &all), [true, false, true, false, false], "a little buys a little time");
+        for _ in 2..LOOKS {
+            assert_eq!(evicted(&budget, &all), [true, false, true, false, false]);
+        }
+        assert_eq!(evicted(&budget, &all), [true, true, true, true, false]);
+    }
+
+    /// Clients that stand still follow each other, each with all that is common. One that is slow comes after them, and
+    /// another one waits for that.
+    #[test]
+    fn a_long_line_of_clients_that_stand_still_is_cleared_soon() {
+        const STILL: usize = 100;
+        let limits = Limits { connections_max: STILL + 2, bytes_in_flight_all_max: 64 * KIB, ..Limits::default() };
+        let budget = Budget::new(&limits);
+        let line: Vec<_> = (0..STILL + 2).map(|_| budget.open()).collect();
+        let mut charges: Vec<Option<Charge>> = vec![None; line.len()];
+        let mut look = |moves: bool| {
+            for (account, charge) in line.iter().zip(&mut charges) {
+                if account.is_evicted() {
+                    budget.close(account);
+                    charge.take().into_iter().for_each(|charge| budget.discharge(account, charge));
+                } else if charge.is_none() {
+                    *charge = budget.charge(account, 32 * KIB);
+                    charge.iter().for_each(|_| account.park(Waker::noop(), true));
+                }
+            }
+            if moves {
+                line[STILL].moved(LOOK_BYTES as usize);
+            }
+            budget.look();
+        };
+        for looks in 0..=LOOKS + (STILL as u64 - 1) * (LOOKS_MIN + 1) {
+            assert_eq!(line[0].is_evicted(), looks > LOOKS, "the first has all of its time");
+            look(true);
+        }
+        assert!(line[..STILL].iter().all(|account| account.is_evicted()));
+        (0..2 * LOOKS).for_each(|_| look(true));
+        assert!(line[STILL].common_bytes.get() > 0 && !line[STILL].is_evicted(), "it moves");
+        (0..LOOKS_MIN).for_each(|_| look(false));
+        assert!(line[STILL].is_evicted(), "and then it doesn't");
     }
 
     #[test]
@@ -405,7 +499,8 @@ mod tests {
         let _held = budget.charge(&client, 30 * KIB).unwrap();
         assert_eq!(budget.charge(&client, 30 * KIB), None);
         client.park(Waker::noop(), true);
-        assert_eq!(evicted(&budget, &[&client]), [false]);
-        assert_eq!(evicted(&budget, &[&client]), [false]);
+        for _ in 0..2 * LOOKS {
+            assert_eq!(evicted(&budget, &[&client]), [false]);
+        }
     }
 }

@@ -40,6 +40,10 @@ const DIRECT_BYTES_MIN: usize = 64 << 10;
 /// How long who shakes hands may go on with that when clients go to another process.
 const HANDSHAKE_GRACE: Duration = Duration::from_secs(1);
 
+/// How long a newcomer waits for requests of clients that have left, before those that did not begin are dropped: long
+/// enough to execute what fits into a connection's budget, and far shorter than clients wait for a reply.
+const LEFT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Whether the server shuts down, and how far that has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stopping {
@@ -129,7 +133,7 @@ async fn serve<S: Stream, E: Export>(
     let Common { export, limits, budget, rates, .. } = common;
     received.enlarge()?;
     tokio::select! {
-        () = permit.fence(|| stream.is_closed(), limits.stuck_timeout) => {}
+        () = permit.fence(|| stream.is_closed(), LEFT_PATIENCE.min(limits.stuck_timeout)) => {}
         stopping = stopping_further(&mut draining, Stopping::No) => {
             return if stopping == Stopping::Parting && S::MAY_PART {
                 part(&stream, &session, &received).map(Some)
@@ -146,20 +150,25 @@ async fn serve<S: Stream, E: Export>(
         received,
         stage: Stage::Header,
         pacer: Pacer::new(rates),
-        requests: 0,
+        received_bytes: 0,
         stopping: Stopping::No,
     };
     let outbox = Rc::clone(&connection.outbox);
     let mut idle = Idle::new(limits.idle_timeout);
+    let mut is_settled = false;
     let ended = loop {
         let stopping = connection.stopping;
         tokio::select! {
             biased;
             ended = connection.run() => break ended,
             () = permit.asked() => permit.answer(connection.stream.is_closed()),
+            () = outbox.settled(), if !is_settled => {
+                is_settled = true;
+                permit.settle();
+            }
             () = permit.evicted() => break Err(Error::Stuck),
             () = idle.tick() => {
-                if let Some(limit) = limits.idle_timeout.filter(|_| idle.is_over(connection.requests_at_rest())) {
+                if let Some(limit) = limits.idle_timeout.filter(|_| idle.is_over(connection.moved_at_rest())) {
                     break Err(Error::Idle { limit });
                 }
             }
@@ -218,8 +227,8 @@ struct Connection<S, E: Export> {
     received: ReceiveBuffer,
     stage: Stage<E::Buffer>,
     pacer: Pacer,
-    /// How many have come.
-    requests: u64,
+    /// All that the client has sent.
+    received_bytes: u64,
     stopping: Stopping,
 }
 
@@ -282,6 +291,9 @@ impl<S: Stream, E: Export> Connection<S, E> {
                 Ok(false) => {}
                 Err(error) => break Poll::Ready(Err(error)),
             }
+            if matches!(self.stage, Stage::Closing) {
+                self.outbox.finish();
+            }
             let is_past_all = matches!(self.stage, Stage::Closing) || self.may_part();
             if is_past_all && self.outbox.is_idle() && sent.is_ready() {
                 break Poll::Ready(Ok(ControlFlow::Break(())));
@@ -300,9 +312,18 @@ impl<S: Stream, E: Export> Connection<S, E> {
         ended
     }
 
-    /// How many requests there have been; none if one is in flight, or waits for its turn.
-    fn requests_at_rest(&self) -> Option<u64> {
-        (matches!(self.stage, Stage::Header) && self.outbox.is_idle()).then_some(self.requests)
+    /// How many bytes have passed in both directions; none if it is not for the client to act: a request is being
+    /// executed, or waits for its turn.
+    fn moved_at_rest(&self) -> Option<u64> {
+        let (is_clients_turn, is_incomplete) = match self.stage {
+            Stage::Header | Stage::Closing => (true, false),
+            Stage::Data(_) => (true, true),
+            Stage::Paced(_) => (false, false),
+            // There is room when replies have left; without any, others have it.
+            Stage::Unadmitted(_) | Stage::Refusal(..) => (self.outbox.has_replies(), false),
+        };
+        let is_at_rest = is_clients_turn && self.outbox.has_executed(is_incomplete);
+        is_at_rest.then(|| self.received_bytes + self.outbox.all_sent_bytes())
     }
 
     /// Whether the client goes to another process, and stands at a request.
@@ -421,7 +442,6 @@ impl<S: Stream, E: Export> Connection<S, E> {
         let consumed = self.received.unread().len() - unread.len();
         self.received.consume(consumed);
         let Some(next) = next? else { return Ok(None) };
-        self.requests += 1;
         Ok(Some(match next {
             Received::Request(request) if self.stopping <= Stopping::Parting => Stage::Paced(request),
             Received::Request(request) => self.refuse(&request),
@@ -479,6 +499,7 @@ impl<S: Stream, E: Export> Connection<S, E> {
             Stage::Header | Stage::Data(_) => self.received.poll_fill(&mut self.stream, cx),
         };
         let filled = ready!(receiving).map_err(failed("receiving from the client"))?;
+        self.received_bytes += filled as u64;
         if matches!(self.stage, Stage::Data(_)) {
             self.outbox.received(filled);
         }

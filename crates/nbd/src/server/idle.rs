@@ -1,4 +1,4 @@
-//! Clients that stay and ask for nothing.
+//! Clients that stay and do nothing: they ask for nothing, or stop in the middle of a request or of its reply.
 //!
 //! A connection looks a few times within the time that it allows, so that a request costs nothing for it.
 
@@ -7,11 +7,11 @@ use tokio::time::{Duration, Interval, MissedTickBehavior, interval};
 /// How often to look within the time allowed.
 const LOOKS: u32 = 4;
 
-/// How long a client has been asking for nothing.
+/// How long a client has been doing nothing.
 #[derive(Debug)]
 pub(super) struct Idle {
     looks: Option<Interval>,
-    /// The requests that there had been at the last look; none: one was in flight.
+    /// The bytes that had passed at the last look; none: it was not for the client to act.
     seen: Option<u64>,
     /// Looks since then that found nothing new.
     quiet: u32,
@@ -36,10 +36,10 @@ impl Idle {
         }
     }
 
-    /// Looks at how many requests there have been; none: one is in flight. Whether the client's time is over.
-    pub(super) fn is_over(&mut self, requests: Option<u64>) -> bool {
-        if requests.is_none() || requests != self.seen {
-            (self.seen, self.quiet) = (requests, 0);
+    /// Looks at how many bytes have passed; none: it is not for the client to act. Whether the client's time is over.
+    pub(super) fn is_over(&mut self, moved: Option<u64>) -> bool {
+        if moved.is_none() || moved != self.seen {
+            (self.seen, self.quiet) = (moved, 0);
             return false;
         }
         self.quiet += 1;
@@ -52,12 +52,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_asks_for_nothing_long_enough_is_idle() {
+    fn only_who_does_nothing_long_enough_is_idle() {
         let mut idle = Idle::new(None);
-        let mut looks = |requests: &[Option<u64>]| requests.iter().map(|&now| idle.is_over(now)).collect::<Vec<_>>();
+        let mut looks = |moved: &[Option<u64>]| moved.iter().map(|&now| idle.is_over(now)).collect::<Vec<_>>();
         assert_eq!(looks(&[Some(0); 4]), [false; 4]);
-        assert_eq!(looks(&[Some(1); 4]), [false; 4], "it has asked for something");
-        assert_eq!(looks(&[None; 100]), [false; 100], "something is in flight");
+        assert_eq!(looks(&[Some(1); 4]), [false; 4], "it has sent something");
+        assert_eq!(looks(&[None; 100]), [false; 100], "something is being executed");
         assert_eq!(looks(&[Some(2); 5]), [false, false, false, false, true]);
     }
 }

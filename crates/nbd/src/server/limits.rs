@@ -17,13 +17,14 @@ pub struct Limits {
     pub bytes_in_flight_all_max: u64,
     /// Requests of one connection whose reply is not yet sent.
     pub requests_in_flight_max: u32,
-    /// How long a client may leave replies unread or announced data unsent while others wait for the memory. It must
-    /// move a MiB within this time, or within twice this time at most; otherwise it is disconnected.
+    /// How long a client may leave replies unread or announced data unsent while others wait for the memory, if it
+    /// moves less than a MiB; then it is disconnected. One that gets memory for which others have waited longer than
+    /// this has a thirtieth of it, and more for what it moves.
     pub stuck_timeout: Duration,
     /// Time for a handshake.
     pub handshake_timeout: Duration,
-    /// How long a client that has nothing in flight may ask for nothing; none: as long as it likes. It is disconnected
-    /// at most a quarter later.
+    /// How long a client may neither send anything nor take replies while no request of it is being executed; none: as
+    /// long as it likes. It is disconnected at most a quarter later.
     pub idle_timeout: Option<Duration>,
     /// Time for requests in flight at shutdown.
     pub shutdown_timeout: Duration,

@@ -38,11 +38,15 @@ pub(super) struct Outbox<B> {
     replies: RefCell<VecDeque<Reply<B>>>,
     /// Bytes of the first reply that are sent.
     sent_bytes: Cell<usize>,
+    /// Bytes of all replies that are sent.
+    all_sent_bytes: Cell<u64>,
     bytes_in_flight: Cell<u64>,
     requests_in_flight: Cell<u32>,
     /// Commands without an answer that change something, or may.
     changes: Cell<u32>,
-    /// There are none any more, of a connection that has ended.
+    /// The client has made its last request.
+    is_past_all: Cell<bool>,
+    /// It has, and there are no changes any more.
     settled: Notify,
     /// Of all connections.
     budget: Rc<Budget>,
@@ -94,9 +98,11 @@ impl<B: AsRef<[u8]>> Outbox<B> {
             limits,
             replies: RefCell::default(),
             sent_bytes: Cell::new(0),
+            all_sent_bytes: Cell::new(0),
             bytes_in_flight: Cell::new(0),
             requests_in_flight: Cell::new(0),
             changes: Cell::new(0),
+            is_past_all: Cell::new(false),
             settled: Notify::new(),
             budget,
             account,
@@ -140,9 +146,33 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         self.requests_in_flight.get() == 0
     }
 
-    /// Waits until no command is under way any more that may change something.
+    /// Whether every request was executed. One is `incomplete` if some of its data are still on their way.
+    pub(super) fn has_executed(&self, incomplete: bool) -> bool {
+        let replies = self.replies.borrow().len();
+        self.requests_in_flight.get() as usize == replies + usize::from(incomplete)
+    }
+
+    /// Whether replies wait for the client to take them.
+    pub(super) fn has_replies(&self) -> bool {
+        !self.replies.borrow().is_empty()
+    }
+
+    /// Number of bytes of replies that the client's socket has taken.
+    pub(super) fn all_sent_bytes(&self) -> u64 {
+        self.all_sent_bytes.get()
+    }
+
+    /// Notes that the client has made its last request.
+    pub(super) fn finish(&self) {
+        if !self.is_past_all.replace(true) && self.changes.get() == 0 {
+            self.settled.notify_one();
+        }
+    }
+
+    /// Waits until the client has made its last request, and no command is under way any more that may change
+    /// something. Cancel safe.
     pub(super) async fn settled(&self) {
-        while self.changes.get() > 0 {
+        while !self.is_past_all.get() || self.changes.get() > 0 {
             self.settled.notified().await;
         }
     }
@@ -150,14 +180,14 @@ impl<B: AsRef<[u8]>> Outbox<B> {
     /// Notes that a command has ended, or never began.
     fn end(&self, form: Form) {
         self.changes.update(|changes| changes - u32::from(form.may_change()));
-        if self.closed.get() && self.changes.get() == 0 {
+        if self.is_past_all.get() && self.changes.get() == 0 {
             self.settled.notify_one();
         }
     }
 
     /// Notes that the task waits, and is to be woken by the next reply; `awaits_data`: of the client, for a write.
     pub(super) fn park(&self, waker: &Waker, awaits_data: bool) {
-        self.account.park(waker, awaits_data || !self.replies.borrow().is_empty());
+        self.account.park(waker, awaits_data || self.has_replies());
     }
 
     /// Notes that the task is running.
@@ -207,6 +237,7 @@ impl<B: AsRef<[u8]>> Outbox<B> {
     /// Drops what is queued, and what will be.
     pub(super) fn close(&self) {
         self.closed.set(true);
+        self.finish();
         self.budget.close(&self.account);
         let replies = mem::take(&mut *self.replies.borrow_mut());
         for Reply { body, charge, .. } in replies {
@@ -246,6 +277,7 @@ impl<B: AsRef<[u8]>> Outbox<B> {
     /// Drops the replies that are sent, and gives back their budget.
     fn sent(&self, mut bytes: usize) {
         self.account.moved(bytes);
+        self.all_sent_bytes.update(|sent| sent + bytes as u64);
         bytes += self.sent_bytes.get();
         loop {
             let reply = {

@@ -7,7 +7,9 @@
 //! A permit is held until everything has ended that the client has asked to be changed, though its connection is
 //! closed. A client is served when that is so of every connection before its own that was closed by then: whoever
 //! comes after a client that has died finds nothing of it still under way, and nothing of it lands on what the
-//! newcomer writes. Only the task of a connection knows whether it was closed, so each is asked.
+//! newcomer writes. Only the task of a connection knows whether it was closed, so each is asked. One that can change
+//! nothing any more, because it has made its last request and the changes have ended, is not waited for, though its
+//! replies are still due.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -51,6 +53,8 @@ struct Entry {
     is_serving: bool,
     /// The client has closed it.
     is_closed: bool,
+    /// Its last request was read, and none of them changes anything any more.
+    is_settled: bool,
     /// The last question that it has answered.
     answered: u64,
     evicted: Arc<Notify>,
@@ -110,6 +114,7 @@ impl Connections {
             host,
             is_serving: false,
             is_closed: false,
+            is_settled: false,
             answered: 0,
             evicted: notify.0,
             asked: notify.1,
@@ -134,20 +139,21 @@ impl Table {
         self.questions
     }
 
-    /// Whether every connection before this one has said that it was not closed. Those that have not begun, or
-    /// were not there, ask for nothing.
+    /// Whether every connection before this one is settled, or has said that it was not closed. Those that have not
+    /// begun, or were not there, ask for nothing.
     fn is_quiet_before(&self, id: u64, question: u64) -> bool {
         let mut before = self.open.iter().filter(|entry| entry.id < id && entry.is_serving);
-        before.all(|entry| entry.answered >= question && !entry.is_closed)
+        before.all(|entry| entry.is_settled || entry.answered >= question && !entry.is_closed)
     }
 
     fn count(&self, host: Option<Host>) -> usize {
         self.open.iter().filter(|entry| entry.host == host).count()
     }
 
-    /// The connections before this one that are closed.
+    /// The connections before this one that are closed, and not settled.
     fn closed_before(&self, id: u64) -> impl Iterator<Item = &Entry> {
-        self.open.iter().filter(move |entry| entry.id < id && entry.is_serving && entry.is_closed)
+        let is_waited_for = |entry: &Entry| entry.is_serving && entry.is_closed && !entry.is_settled;
+        self.open.iter().filter(move |entry| entry.id < id && is_waited_for(entry))
     }
 
     /// The first that still shakes hands, of a host or of whoever has most connections.
@@ -206,6 +212,14 @@ impl Permit {
             (entry.answered, entry.is_closed) = (questions, entry.is_closed || is_closed);
         }
         drop(table);
+        self.connections.0.changed.notify_waiters();
+    }
+
+    /// Notes that the client has made its last request, and that nothing it has asked for changes anything any more.
+    pub(super) fn settle(&self) {
+        if let Some(entry) = self.connections.table().entry(self.id) {
+            entry.is_settled = true;
+        }
         self.connections.0.changed.notify_waiters();
     }
 
@@ -302,6 +316,25 @@ mod tests {
         new.answer(false);
         assert!(is_ready(waits.as_mut()).await, "those before it are there");
         assert!(!is_ready(fence.as_mut()).await, "one has left that had not begun");
+    }
+
+    /// Replies that nobody takes keep nobody waiting.
+    #[tokio::test]
+    async fn who_can_change_nothing_any_more_is_not_waited_for() {
+        let (connections, limits) = (Connections::default(), limits(8, 8));
+        let [left, new] = [(); 2].map(|()| connections.admit(Peer::Local(None), &limits).unwrap().0);
+        assert!(left.keep() && new.keep());
+        let mut fence = pin!(new.fence(|| false, LONG));
+        left.answer(true);
+        assert!(!is_ready(fence.as_mut()).await);
+        left.settle();
+        assert!(is_ready(fence.as_mut()).await);
+        let later = connections.admit(Peer::Local(None), &limits).unwrap().0;
+        new.answer(false);
+        let mut fence = pin!(later.fence(|| false, LONG));
+        assert!(!is_ready(fence.as_mut()).await, "one has not answered");
+        new.answer(false);
+        assert!(is_ready(fence.as_mut()).await, "the settled one is not asked");
     }
 
     #[test]

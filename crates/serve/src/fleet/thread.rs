@@ -1,10 +1,11 @@
 //! The thread of one of several arrays, from opening its members to releasing them.
 
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use tokio::sync::mpsc::UnboundedSender;
 use uraid_io::array::Array;
 
@@ -32,7 +33,13 @@ pub(super) struct Handle {
     pub(super) orders: Orders,
     pub(super) stops: Stops,
     turn: Arc<Mutex<Turn>>,
+    is_outdated: Arc<AtomicBool>,
 }
+
+/// An array was not opened, because its plan is not the last one.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it is to be served in another way, or not at all")]
+pub struct Outdated;
 
 /// Whose turn it is to say what becomes of an array that is being opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,6 +57,7 @@ pub struct Berth {
     inbox: Inbox,
     stops: Stops,
     turn: Arc<Mutex<Turn>>,
+    is_outdated: Arc<AtomicBool>,
     teller: Teller,
 }
 
@@ -66,19 +74,26 @@ impl Handle {
     ) -> Result<Self> {
         let (orders, inbox) = orders();
         let (stops, turn) = (Stops::default(), Arc::new(Mutex::new(Turn::Opening)));
-        let handle = Self { orders, stops: stops.clone(), turn: Arc::clone(&turn) };
+        let is_outdated = Arc::<AtomicBool>::default();
+        let handle =
+            Self { orders, stops: stops.clone(), turn: Arc::clone(&turn), is_outdated: Arc::clone(&is_outdated) };
         let name = name.to_owned();
         let thread = thread::Builder::new().name(name.clone());
         let run = move || {
             let _span = tracing::error_span!("serving", array = %name).entered();
             let notifier = Rc::new(notifier);
-            let berth = Berth { name: name.clone(), notifier, inbox, stops, turn, teller: teller.clone() };
-            let ended = serve(berth);
+            let berth = Berth { name: name.clone(), notifier, inbox, stops, turn, is_outdated, teller: teller.clone() };
+            let ended = serve(berth).or_else(|error| if error.is::<Outdated>() { Ok(()) } else { Err(error) });
             // Nobody hears of what was abandoned.
             let _ = teller.send((name, News::Ended(ended)));
         };
         thread.spawn(run).context("can't start a thread")?;
         Ok(handle)
+    }
+
+    /// Has an array that still waits for members not be opened: [`Berth::ensure_current`].
+    pub(super) fn outdate(&self) {
+        self.is_outdated.store(true, Ordering::Relaxed);
     }
 
     /// Gives up an array that is being opened; false if it is served already. What its thread does can't be cut short:
@@ -99,6 +114,15 @@ impl Berth {
         &self.notifier
     }
 
+    /// To be asked while the start waits for something that another plan may do without.
+    ///
+    /// # Errors
+    /// [`Outdated`], which [`super::Plan::serve`] returns.
+    pub fn ensure_current(&self) -> Result<()> {
+        ensure!(!self.is_outdated.load(Ordering::Relaxed), Outdated);
+        Ok(())
+    }
+
     /// Serves the array, as [`server::serve`] does; or not at all, if it was given up while it was being opened.
     ///
     /// # Errors
@@ -113,7 +137,7 @@ impl Berth {
         open: impl FnOnce(Offer) -> Result<Sockets>,
         announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
     ) -> Result<()> {
-        let Self { name, notifier, inbox, stops, turn, teller } = self;
+        let Self { name, notifier, inbox, stops, turn, teller, .. } = self;
         {
             let mut turn = turn.lock().expect("a panic ends the process");
             if *turn == Turn::Abandoned {

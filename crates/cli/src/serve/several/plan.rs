@@ -152,7 +152,7 @@ impl Plan {
         let Self { table: ArrayTable { name, settings, is_shared }, prepared, file, common } = self;
         let Common { exports, heir, confinement } = common;
         let args = &settings.args;
-        let Started { array, spares } = start(args, berth.notifier())?;
+        let Started { array, spares } = start(args, berth.notifier(), || berth.ensure_current())?;
         let config = Config { path: file.clone(), array: Some(name.clone()) };
         let (config, confinement) = (Some(config), confinement.clone());
         let options = Options { config, confinement, ..options(args, &array, spares, prepared) };

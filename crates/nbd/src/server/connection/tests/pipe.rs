@@ -70,7 +70,7 @@ impl Client {
             received,
             stage: Stage::Header,
             pacer: Pacer::new(Arc::default()),
-            requests: 0,
+            received_bytes: 0,
             stopping: Stopping::No,
         };
         Self { connection, shared }
