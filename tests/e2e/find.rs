@@ -175,6 +175,6 @@ fn an_array_whose_server_does_not_answer_is_not_called_stopped() {
     assert_eq!(names(&listed), ["in use"], "{listed:#}");
     let text = uraid(directory.path(), &[&["list"][..], &members].concat()).success().text();
     assert!(text.contains(&format!("process {}", server.pid())), "{text}");
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    rustix::process::kill_process(pid, Signal::TERM).unwrap();
     let _ = server.end();
 }

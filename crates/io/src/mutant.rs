@@ -228,7 +228,6 @@ mutants! {
     CleanUnflushed: "members are marked clean before what was written is flushed",
     CleanDuringWrites: "members are marked clean while what is logged is being put in place",
     DivergedAccepted: "members of two copies of an array that were both used are accepted together",
-    FormerKept: "a round that begins a run does not say which one was before",
     EpochKept: "a round of superblocks does not advance the epoch",
     StaleAccepted: "a member of an earlier epoch is accepted",
     FailedAccepted: "a member on record as failed is accepted",

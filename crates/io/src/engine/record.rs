@@ -90,9 +90,6 @@ pub struct Record {
     had_writer: bool,
     /// The members can't be written any more.
     has_given_up: bool,
-    /// The generation that is on record, and the one that the round under way puts there.
-    generation: Uuid,
-    next_generation: Uuid,
     /// How scrubs are, for the next round: that alone is no reason for one.
     scrub: ScrubHistory,
 }
@@ -133,9 +130,8 @@ impl Record {
         };
         let mut wanted = State { missing, ..durable.clone() };
         wanted.rebuilding.retain(|one| !missing.contains(one.member));
-        let (scrub, generation) = (any.scrub, any.generation);
         Self {
-            scrub,
+            scrub: any.scrub,
             durable,
             wanted,
             superblocks,
@@ -145,8 +141,6 @@ impl Record {
             writers: 0,
             had_writer: false,
             has_given_up: false,
-            generation,
-            next_generation: generation,
         }
     }
 
@@ -307,8 +301,7 @@ impl Record {
         let truth = self.any();
         let epoch = Epoch(truth.epoch.0 + 1);
         let revision = Revision(0);
-        let former = self.generation;
-        let mut sealed = Superblock { member, slot, areas, generation, former, epoch, revision, ..truth.clone() };
+        let mut sealed = Superblock { member, slot, areas, generation, epoch, revision, ..truth.clone() };
         sealed.slots[slot.index()] = SlotEntry { member, state: SlotState::Active, since: epoch };
         sealed
     }
@@ -475,14 +468,12 @@ impl Record {
                     self.wanted.scrub = self.scrub;
                     self.later = self.joining();
                     self.step = self.present().minus(self.later);
-                    self.next_generation = self.any().generation;
                     self.round = Some(self.wanted.clone());
                 }
                 Some(state) => {
                     self.step = std::mem::take(&mut self.later);
                     if self.step_members().is_empty() {
                         self.durable = state;
-                        self.generation = self.next_generation;
                         if self.begins_run() && !planted!(RunBegunUnasked) {
                             // What comes before that round is not the record's to write.
                             return Some(Writes::new());
@@ -527,12 +518,10 @@ impl Record {
     fn superblock_writes(&mut self) -> Writes {
         let state = self.round.as_ref().expect("a step is of a round");
         let members = self.step.minus(self.wanted.missing);
-        let former = Some(self.generation).filter(|&one| one != self.next_generation && !planted!(FormerKept));
         let mut writes = Writes::new();
         for member in members.iter() {
             let superblock = self.superblocks[member.index()].as_mut().expect("a present member has a superblock");
             advance(superblock, state);
-            superblock.former = former.unwrap_or(superblock.former);
             let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
             block.as_mut().copy_from_slice(&encode(superblock));
             let lease = || block.lease_read(0..SUPERBLOCK_BYTES);

@@ -23,7 +23,7 @@ fn journaled() -> [Shape; 4] {
     let shape = |level, members| Shape { consistency: Consistency::Log, log: 256 << 10, ..small(level, members) };
     let raid5 = Shape { chunk: 16 << 10, ..shape(RAID5, 5) };
     let checked = Shape { integrity: Integrity::Crc32, ..shape(RAID5, 4) };
-    [raid5, shape(rm2(3, Placement::Adjacent), 7), checked, shape(RAID6, 5)]
+    [raid5, shape(rm2(3, Placement::Adjacent), 7), shape(RAID6, 5), checked]
 }
 
 pub(crate) fn engine_of(shape: Shape) -> TestEngine {

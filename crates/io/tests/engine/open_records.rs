@@ -14,7 +14,7 @@ use crate::support::{RAID5, RAID6, Random, Shape, TestEngine, buf, images, noise
 /// Arrays with a journal on each member, of a few records of one page.
 fn shapes() -> [Shape; 3] {
     let shape = |level, members, log| Shape { consistency: Consistency::Log, log, ..small(level, members) };
-    [shape(RAID5, 5, 256 << 10), shape(rm2(3, Placement::Adjacent), 7, 256 << 10), shape(RAID6, 6, 256 << 10)]
+    [shape(RAID5, 5, 256 << 10), shape(rm2(3, Placement::Adjacent), 7, 256 << 10), shape(RAID6, 7, 256 << 10)]
 }
 
 /// Has a page written and a flush begun; what was replied to.

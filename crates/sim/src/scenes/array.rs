@@ -75,7 +75,6 @@ impl Array {
             integrity,
             generation: Uuid::nil(),
             journal: Uuid::nil(),
-            former: Uuid::nil(),
             epoch: Epoch(1),
             revision: Revision(0),
             is_clean: true,

@@ -263,7 +263,6 @@ pub(super) fn begun(own: &Superblock, reshape: Reshape, slots: &[SlotEntry], gen
         slots: slots.to_vec(),
         generation,
         journal: generation,
-        former: own.former_of(generation),
         scrub: ScrubHistory { run: None, ..own.scrub },
         ..own.clone()
     }
@@ -368,7 +367,6 @@ pub(super) fn ended(own: &Superblock, shape: &Geometry, consistency: Consistency
         consistency,
         generation,
         journal: generation,
-        former: own.former_of(generation),
         ..own.clone()
     }
 }

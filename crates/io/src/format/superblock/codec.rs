@@ -97,7 +97,6 @@ mod at {
     pub(super) const LOG_COUNT: usize = 424;
     pub(super) const LOG_TABLE: usize = 432;
     pub(super) const LOG_ENTRY_BYTES: usize = 32;
-    pub(super) const FORMER: usize = 560;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -130,7 +129,6 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::SECTOR_SIZE, &[sector_code(superblock.sector_size)]);
     put(at::GENERATION, superblock.generation.as_bytes());
     put(at::JOURNAL, superblock.journal.as_bytes());
-    put(at::FORMER, superblock.former.as_bytes());
     put(at::CHUNK, &chunk_bytes(spec.chunk));
     put(at::USED, &spec.member_size.0.to_le_bytes());
     let areas = &superblock.areas;
@@ -253,7 +251,6 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
         journal: uuid_at(bytes, at::JOURNAL),
-        former: uuid_at(bytes, at::FORMER),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
         initialising: (features & feature::INITIALISING != 0).then(|| allocation(bytes[at::FLAGS])),
         blank: (features & feature::BLANK != 0).then(|| Blank {

@@ -51,9 +51,6 @@ pub struct Superblock {
     pub generation: Uuid,
     /// The same of the journal of pages, which goes on over an unclean stop for as long as it has any.
     pub journal: Uuid,
-    /// The generation of the rounds before the first one that had this one: a member one epoch behind that has another
-    /// is not of this array's past, but of a copy that went on by itself.
-    pub former: Uuid,
     /// In which round this was recorded.
     pub epoch: Epoch,
     /// Which version of this member's superblock this is.
@@ -194,11 +191,6 @@ impl Superblock {
         if self.integrity == Integrity::None { sector } else { sector.max(BLOCK) }
     }
 
-    /// What [`former`](Self::former) is of a next round that has this generation.
-    pub(crate) fn former_of(&self, generation: Uuid) -> Uuid {
-        if self.generation == generation { self.former } else { self.generation }
-    }
-
     /// The first superblocks of the members of a new array, whose UUIDs and areas are given in the order of slots: all
     /// active, and stopped cleanly. Whoever makes it adds what an array may have: a name, the time, and what keeps its
     /// stripes consistent and checks them.
@@ -224,7 +216,6 @@ impl Superblock {
             integrity: Integrity::None,
             generation: Uuid::nil(),
             journal: Uuid::nil(),
-            former: Uuid::nil(),
             epoch: Epoch(1),
             revision: Revision(0),
             is_clean: true,

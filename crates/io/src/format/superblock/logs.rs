@@ -319,7 +319,7 @@ mod tests {
             expected.extend([state, 0, 0, 0, 0, 0, 0, 0, since, 0, 0, 0, 0, 0, 0, 0]);
         }
         assert_eq!(bytes[416..416 + expected.len()], expected);
-        assert!(bytes[416 + expected.len()..560].iter().all(|&byte| byte == 0));
+        assert!(bytes[416 + expected.len()..1024].iter().all(|&byte| byte == 0));
         assert_eq!(decode(&bytes), Ok(own));
     }
 

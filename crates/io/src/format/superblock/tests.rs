@@ -34,7 +34,6 @@ pub(crate) fn sample() -> Superblock {
         integrity: Integrity::None,
         generation: uuid(0xc0),
         journal: uuid(0xd0),
-        former: uuid(0xe0),
         epoch: Epoch(5),
         revision: Revision(8),
         is_clean: true,
@@ -64,7 +63,7 @@ pub(crate) fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0xf3, 0x8b, 0xa9, 0xe9,   1, 0, 0, 0,
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x2a, 0xb3, 0xca, 0xfc,   1, 0, 0, 0,
         34, 7, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,   // log, its sums, pages and open records, bad blocks
     ];
     bytes.extend([0xa0; 16]);
@@ -99,8 +98,6 @@ fn sample_head() -> Vec<u8> {
     ]);
     bytes.resize(400, 0);
     bytes.extend([0xd0; 16]);
-    bytes.resize(560, 0);
-    bytes.extend([0xe0; 16]);
     bytes
 }
 
