@@ -1,9 +1,9 @@
 //! Parity: the XOR of any number of equal lengths of bytes in one pass over all of them, each times a factor in GF(2^8)
 //! if need be.
 //!
-//! Two plain functions do the work: [`tiles`] has the XOR, [`combined`] has the one with factors. [`simd`] compiles them
-//! for each instruction set and picks one at run time. What no cache holds anyway is written past the caches. The module
-//! knows nothing of chunks or parity groups.
+//! Two plain functions do the work: [`tiles`] has the XOR, [`combined`] has the one with factors. [`simd`] compiles
+//! them for each instruction set and picks one at run time. What no cache holds anyway is written past the caches. The
+//! module knows nothing of chunks or parity groups.
 
 mod combined;
 mod simd;

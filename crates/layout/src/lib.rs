@@ -5,9 +5,9 @@
 //! `plan::interpret` runs on arrays of bytes in tests, and a simulator can price.
 //!
 //! One language serves every level. A *parity stripe* is the smallest set of whole stripes that is closed under its
-//! parity groups; its N x rows chunks are *cells*; a *parity group* is a set of cells whose XOR is zero, each cell times
-//! its factor in GF(2^8), which is 1 but for RAID 6's Q. A mirror copy is a parity unit that covers one data unit.
-//! Nothing outside [`geometry`] asks which level it is.
+//! parity groups; its N x rows chunks are *cells*; a *parity group* is a set of cells whose XOR is zero, each cell
+//! times its factor in GF(2^8), which is 1 but for RAID 6's Q. A mirror copy is a parity unit that covers one data
+//! unit. Nothing outside [`geometry`] asks which level it is.
 #![no_std]
 #![forbid(unsafe_code)]
 

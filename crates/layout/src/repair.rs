@@ -16,8 +16,8 @@ use crate::field::{self, Factor};
 use crate::stripe::{Group, StripeMap};
 use crate::{Cell, Geometry, MemberIndex, MemberSet, StripeId};
 
-/// One step: `target` is the XOR of its [sources](Repair::sources), each times its factor; each is present or the target
-/// of an earlier step.
+/// One step: `target` is the XOR of its [sources](Repair::sources), each times its factor; each is present or the
+/// target of an earlier step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The lost cell.

@@ -167,8 +167,8 @@ impl StripeMap {
         &self.groups[usize::from(group.0)]
     }
 
-    /// The groups that cover a data unit: none on RAID 0, one on RAID 5, two on RAID 6 and RM2, one for each further copy on
-    /// mirrors.
+    /// The groups that cover a data unit: none on RAID 0, one on RAID 5, two on RAID 6 and RM2, one for each further
+    /// copy on mirrors.
     #[must_use]
     pub fn groups_of(&self, unit: DataUnit) -> &[GroupId] {
         &self.groups_of[usize::from(unit.0)]

@@ -1,9 +1,9 @@
 //! The loop with factors, in plain code: the XOR of sources, each times its factor in GF(2^8).
 //!
 //! A factor is a sum of powers of 2, and so is the product: source by source it would take a table or a multiplication;
-//! over all sources it takes eight doublings. By Horner's rule, from the highest power down: double the sum, and add the
-//! sources whose factors have that power. In Q of RAID 6, whose factors are powers of 2, each source is added once, and
-//! the first eight take no more doublings than that (Anvin, section 3). All of it stays in registers.
+//! over all sources it takes eight doublings. By Horner's rule, from the highest power down: double the sum, and add
+//! the sources whose factors have that power. In Q of RAID 6, whose factors are powers of 2, each source is added once,
+//! and the first eight take no more doublings than that (Anvin, section 3). All of it stays in registers.
 
 use uraid_layout::field::Factor;
 

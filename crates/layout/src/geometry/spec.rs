@@ -35,8 +35,8 @@ pub enum Level {
         /// How parity and data rotate from stripe to stripe.
         rotation: Rotation,
     },
-    /// Two rotated parities, P the XOR of the data and Q its sum in GF(2^8), so that any two failures are survived; 4 to
-    /// 64 members.
+    /// Two rotated parities, P the XOR of the data and Q its sum in GF(2^8), so that any two failures are survived; 4
+    /// to 64 members.
     Raid6 {
         /// How parity and data rotate from stripe to stripe: Q is after P.
         rotation: Rotation,
