@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use uraid_io::array::{Ignored, Look, Patience, look};
 use uraid_io::member::{Member, exists};
-use uraid_serve::client::{Ended, states};
+use uraid_serve::client::states;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::Status;
@@ -89,9 +89,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
             }
         }
     }
-    let states = states().into_iter().map(|(_, state)| state);
-    let states = states.filter(|state| !state.as_ref().is_err_and(|error| error.is::<Ended>()));
-    let mut arrays: Vec<Found> = states.map(|state| state.map_or_else(|error| silent(&error), served)).collect();
+    let states = states().into_iter();
+    let mut arrays: Vec<Found> = states.map(|(_, state)| state.map_or_else(|error| silent(&error), served)).collect();
     for (uuid, paths) in groups {
         if !arrays.iter().any(|array| array.uuid == Some(uuid)) {
             arrays.push(stopped(uuid, &paths));

@@ -29,6 +29,7 @@ use options::{parse_info, parse_meta_context};
 
 use crate::{
     Error, ExportInfo, Headers,
+    partial::Partial,
     proto::{
         ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_MAGIC,
         OPTION_REPLY_MAGIC, STRING_BYTES_MAX, info, option, option_reply as rep,
@@ -78,7 +79,7 @@ pub(crate) struct Handshake {
     security: Security,
     awaited: Awaited,
     /// The part of the awaited item that has arrived.
-    partial: Vec<u8>,
+    partial: Partial,
     output: Vec<u8>,
     options: u32,
     no_zeroes: bool,
@@ -117,7 +118,7 @@ impl Handshake {
             exports,
             security,
             awaited: Awaited::ClientFlags,
-            partial: Vec::new(),
+            partial: Partial::default(),
             output,
             options: 0,
             no_zeroes: false,
@@ -138,7 +139,7 @@ impl Handshake {
             exports,
             security: Security::Tls,
             awaited: Awaited::OptionHeader,
-            partial: Vec::new(),
+            partial: Partial::default(),
             output: Vec::new(),
             options: self.options,
             no_zeroes: self.no_zeroes,
@@ -173,15 +174,8 @@ impl Handshake {
                 }
                 continue;
             }
-            let missing = self.awaited.length_bytes() - self.partial.len();
-            let taken = missing.min(rest.len());
-            self.partial.extend_from_slice(&rest[..taken]);
-            rest.advance(taken);
-            if taken < missing {
-                break;
-            }
+            let Some(item) = self.partial.complete(self.awaited.length_bytes(), &mut rest) else { break };
             let awaited = mem::replace(&mut self.awaited, Awaited::Nothing);
-            let item = mem::take(&mut self.partial);
             self.awaited = self.step(awaited, &item)?;
         }
         if self.ended == Some(Ended::StartTls) && !rest.is_empty() {

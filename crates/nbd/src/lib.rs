@@ -24,6 +24,7 @@ mod export;
 mod handshake;
 mod headers;
 mod info;
+mod partial;
 #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "only a server says some of it"))]
 mod proto;
 #[cfg(feature = "server")]

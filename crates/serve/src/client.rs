@@ -201,10 +201,12 @@ impl Client {
 }
 
 /// The state of every running server, by its control socket, or why it does not tell. All are asked at once, and none
-/// is waited for longer than a few seconds.
+/// is waited for longer than a few seconds; those that end meanwhile are left out.
 #[must_use]
 pub fn states() -> Vec<(PathBuf, Result<Status>)> {
-    states_of(running::servers(), STATUS_TIME_MAX)
+    let mut states = states_of(running::servers(), STATUS_TIME_MAX);
+    states.retain(|(_, state)| !state.as_ref().is_err_and(|error| error.is::<Ended>()));
+    states
 }
 
 fn states_of(sockets: Vec<PathBuf>, time_max: Duration) -> Vec<(PathBuf, Result<Status>)> {

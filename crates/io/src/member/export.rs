@@ -43,8 +43,10 @@ pub(super) fn uri(path: &Path) -> Result<Option<Uri>, MemberError> {
         return Ok(None);
     }
     let uri = Uri::parse(&String::from_utf8_lossy(bytes)).map_err(|source| MemberError::Uri { source })?;
-    let unencrypted = uri.tls.is_none();
-    if unencrypted { Ok(Some(uri)) } else { Err(MemberError::NoTls { path: path.into() }) }
+    match uri.tls {
+        None => Ok(Some(uri)),
+        Some(_) => Err(MemberError::NoTls { path: path.into() }),
+    }
 }
 
 impl Export {

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     Headers,
+    partial::Partial,
     proto::{
         FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, STRING_BYTES_MAX, info,
         option, option_reply as rep,
@@ -76,7 +77,7 @@ pub struct Handshake {
     wants_tls: bool,
     awaited: Awaited,
     /// The part of the awaited item that has arrived.
-    partial: Vec<u8>,
+    partial: Partial,
     output: Vec<u8>,
     /// The option that was sent last, and how many replies it had.
     asked: (u32, u32),
@@ -110,7 +111,7 @@ impl Handshake {
             goal,
             wants_tls,
             awaited: Awaited::Greeting,
-            partial: Vec::new(),
+            partial: Partial::default(),
             output: Vec::new(),
             asked: (0, 0),
             no_zeroes: false,
@@ -149,15 +150,8 @@ impl Handshake {
                 Awaited::ExportNameReply => EXPORT_NAME_REPLY_BYTES + EXPORT_NAME_PADDING_BYTES,
                 Awaited::Nothing => break,
             };
-            let missing = length - self.partial.len();
-            let taken = missing.min(rest.len());
-            self.partial.extend_from_slice(&rest[..taken]);
-            rest.advance(taken);
-            if taken < missing {
-                break;
-            }
+            let Some(item) = self.partial.complete(length, &mut rest) else { break };
             let awaited = mem::replace(&mut self.awaited, Awaited::Nothing);
-            let item = mem::take(&mut self.partial);
             self.step(awaited, &item)?;
         }
         if self.ended == Some(Ended::StartTls) && !rest.is_empty() {
