@@ -288,15 +288,3 @@ fn who_stops_in_the_middle_of_a_request_or_reply_is_idle() {
     let ended = std::iter::from_fn(|| Some(deaf.stream.write(&[0]))).find_map(Result::err).unwrap();
     assert!(matches!(ended.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{ended}");
 }
-
-#[test]
-fn who_waits_for_the_export_is_not_idle() {
-    let limits = Limits { idle_timeout: Some(Duration::from_millis(50)), ..Limits::default() };
-    let server = TestServer::with(Finish::OnRelease, info(), limits);
-    let mut waiting = server.client(true);
-    waiting.send(&request(0, 0, 1, 0, 512));
-    server.submitted.recv().unwrap();
-    server.client(true).assert_closed();
-    server.release();
-    assert_eq!(waiting.reply(), Reply::data(1, 0, &[0; 512]));
-}
