@@ -1,5 +1,6 @@
 //! Arrays of Linux md: `uraid import` shows them, `uraid serve --md` serves them for reading.
 
+mod convert;
 mod image;
 
 use std::ffi::OsStr;
@@ -20,8 +21,8 @@ use uraid_tests::shape::Shape;
 
 use image::{Made, Recipe};
 
-const RAID5: Recipe = Recipe { level: 5, members: 4, is_old: false, number: 1 };
-const RAID6: Recipe = Recipe { level: 6, members: 5, is_old: false, number: 2 };
+const RAID5: Recipe = Recipe { level: 5, members: 4, rows: 12, is_old: false, number: 1 };
+const RAID6: Recipe = Recipe { level: 6, members: 5, rows: 12, is_old: false, number: 2 };
 
 fn command(words: &[&str], members: &[PathBuf]) -> Command {
     let mut command = binary::command();

@@ -6,6 +6,7 @@ use crate::advise::AdviseArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::configure::{ConfigureArgs, RenameArgs};
+use crate::convert::ConvertArgs;
 use crate::create::CreateArgs;
 use crate::examine::ExamineArgs;
 use crate::grow::GrowArgs;
@@ -87,6 +88,8 @@ pub(crate) enum Command {
     Examine(ExamineArgs),
     /// Show arrays of Linux md in images and devices, which `serve --md` serves
     Import(ImportArgs),
+    /// Make an array of one of Linux md, in place, or take that back
+    Convert(ConvertArgs),
     /// Rename a stopped array
     Rename(RenameArgs),
     /// Choose how a stopped array survives an unclean stop
@@ -124,7 +127,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
     (
         "Find arrays, and change stopped ones",
-        &["list", "examine", "import", "rename", "configure", "grow", "reshape", "wipe", "report"],
+        &["list", "examine", "import", "convert", "rename", "configure", "grow", "reshape", "wipe", "report"],
     ),
     ("Understand and plan", &["bench", "advise", "record", "map", "layout", "simulate"]),
     ("Set up a shell", &["completions"]),

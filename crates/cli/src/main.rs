@@ -8,6 +8,7 @@ mod completions;
 mod config;
 mod config_file;
 mod configure;
+mod convert;
 mod create;
 mod examine;
 mod grow;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Command::List(args) => list::run(&args),
         Command::Examine(args) => examine::run(&args),
         Command::Import(args) => import::run(&args),
+        Command::Convert(args) => convert::run(&args),
         Command::Rename(args) => configure::rename(&args),
         Command::Configure(args) => configure::run(&args),
         Command::Wipe(args) => wipe::run(&args),

@@ -2,10 +2,12 @@
 //!
 //! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe;
 //! [`Assembled`] brings the members into agreement; [`select`] finds those of one array among others; [`create`] makes
-//! new ones, [`format()`] from members that are open, and [`configure`] changes how they are kept consistent, [`grow`]
-//! how much of their members they use, and [`Reshaping`] gives them another shape; [`join`] and [`rejoin`] have members
-//! ready for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
+//! new ones, [`format()`] from members that are open, and [`Adoptable`] of members that have the content already;
+//! [`configure`] changes how they are kept consistent, [`grow`] how much of their members they use, and [`Reshaping`]
+//! gives them another shape; [`join`] and [`rejoin`] have members ready for an array that runs. What clients do with an
+//! array is the [`engine`](crate::engine)'s.
 
+mod adopt;
 mod assemble;
 mod badblocks;
 mod bitmap;
@@ -36,6 +38,7 @@ mod stale;
 mod tables;
 mod wait;
 
+pub use adopt::{Adoptable, AdoptError, Adoption, Former, Place, give_back};
 pub use assemble::Assembled;
 pub use badblocks::LostList;
 pub use configure::{ConfigureError, Setting, configure};

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 use uraid_tests::image::Random;
 
 const CHUNK: usize = 64 << 10;
-/// Rows of chunks.
-const ROWS: usize = 12;
 /// Where data begin in version 1.2.
 const DATA: usize = 1 << 20;
 
@@ -17,6 +15,8 @@ pub(super) struct Recipe {
     /// 5 or 6.
     pub(super) level: u32,
     pub(super) members: usize,
+    /// How many rows of chunks there are.
+    pub(super) rows: usize,
     /// Whether superblocks are of version 0.90, and not 1.2.
     pub(super) is_old: bool,
     /// What the array's UUID and the members' are made of.
@@ -32,9 +32,9 @@ pub(super) struct Made {
 impl Recipe {
     /// Writes the members into a directory.
     pub(super) fn make(self, directory: &Path) -> Made {
-        let Self { level, members: count, is_old, number } = self;
+        let Self { level, members: count, rows, is_old, number } = self;
         let parities = level as usize - 4;
-        let content = Random::new(number.into()).bytes(ROWS * (count - parities) * CHUNK);
+        let content = Random::new(number.into()).bytes(rows * (count - parities) * CHUNK);
         let mut data = vec![Vec::new(); count];
         for (row, chunks) in content.chunks((count - parities) * CHUNK).enumerate() {
             for (slot, chunk) in self.row(row, chunks).into_iter().enumerate() {

@@ -79,6 +79,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ci: false,
     },
     Scenario {
+        name: "md_convert",
+        about: "arrays of Linux md become arrays of uraid where they are, go back, and lose nothing",
+        kind: Kind::Script(include_str!("scenario/md_convert.sh")),
+        disks: 6,
+        disk_mib: 12,
+        time_max: minutes(20),
+        ci: false,
+    },
+    Scenario {
         name: "reshape",
         about: "RAID 5 of 3, which Linux md reads, becomes RM2 of 7 under a busy file system; the power is cut twice",
         kind: Kind::Power(Power { script: include_str!("scenario/reshape.sh"), losable: &[], cuts_max: 2 }),

@@ -255,7 +255,7 @@ impl<'a> Columns<'a> {
             if let Some(overlay) = &overlay {
                 overlay.apply(member, sector, buf.as_mut());
             }
-            data.push((buf, factor));
+            data.push((buf, if planted!(ColumnFactorsForgotten) { Factor::ONE } else { factor }));
         }
         let terms: Vec<(&[u8], Factor)> = data.iter().map(|(buf, factor)| (buf.as_ref(), *factor)).collect();
         let mut parity = Buf::zeroed(BLOCK.bytes());

@@ -165,7 +165,9 @@ impl<D: Disk> Resync<'_, D> {
                 piece.cells.iter().for_each(|(cell, content)| put(*cell, content));
             }
             for group in groups(self.geometry, piece.stripe) {
-                let term = |(cell, factor)| Some((piece.content(cell)?, factor));
+                let term = |(cell, factor)| {
+                    Some((piece.content(cell)?, if planted!(ResyncFactorsForgotten) { Factor::ONE } else { factor }))
+                };
                 let terms: Option<Vec<(&[u8], Factor)>> = group.data_terms().map(term).collect();
                 let Some(terms) = terms else {
                     // Of copies that nobody can read one counts should it be read again: they may differ.

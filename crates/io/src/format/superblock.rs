@@ -19,6 +19,7 @@ pub(crate) mod tests;
 pub(crate) use areas::TAIL_BYTES;
 pub use areas::{Area, Areas, MEMBER_MIN, SUMS_IN_SECTOR, SUPERBLOCK_BYTES, positions};
 pub(crate) use codec::MAGIC;
+pub(crate) use codec::encode_converting;
 pub use codec::{decode, encode};
 pub use content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 pub use copies::newest;

@@ -146,7 +146,7 @@ impl<'a> Units<'a> {
             .iter()
             .map(|&(unit, factor)| {
                 let (buf, range) = self.find(unit);
-                (buf.bytes(range), factor)
+                (buf.bytes(range), if planted!(MovedFactorsForgotten) { Factor::ONE } else { factor })
             })
             .collect();
         let mut parity = memory(self.pool, Bytes(self.size as u64));

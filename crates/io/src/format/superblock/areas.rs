@@ -99,6 +99,29 @@ impl Areas {
         })
     }
 
+    /// The areas of a member of the given size whose data are in place already, from `data` on: the log has all that
+    /// the head leaves it. `None` when the head has no room there, or the data are not at a place that they can have.
+    #[must_use]
+    pub(crate) fn around(member_size: Bytes, data: Bytes) -> Option<Self> {
+        let [.., tail] = positions(member_size)?;
+        let has_room = data.0 >= HEAD_STEP.0 && data.0.is_multiple_of(HEAD_STEP.0) && data < tail;
+        has_room.then(|| Self {
+            member_size,
+            bitmap: between(BITMAP_START, BAD_BLOCKS_START),
+            bad_blocks: between(BAD_BLOCKS_START, LOG_START),
+            log: between(LOG_START, data.0),
+            sums: between(data.0, data.0),
+            data: between(data.0, tail.0),
+        })
+    }
+
+    /// The least size of a member whose data end at `end`.
+    #[must_use]
+    pub(crate) fn size_around(end: Bytes) -> Bytes {
+        let tail = end.0.next_multiple_of(SUPERBLOCK_BYTES as u64);
+        Bytes(tail.saturating_add(TAIL_BYTES)).max(MEMBER_MIN)
+    }
+
     /// How large the log of a member is unless somebody wants another: 1/16 of the member, at most 512 MiB, beside what
     /// is left of the first MiB.
     #[must_use]

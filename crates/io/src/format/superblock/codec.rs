@@ -29,6 +29,7 @@ mod feature {
     pub(super) const LOG_PAGES: u64 = 512;
     pub(super) const LOG_OPEN: u64 = 1024;
     pub(super) const LOG_DEVICES: u64 = 2048;
+    pub(super) const CONVERTING: u64 = 4096;
     /// What a log takes.
     pub(super) const LOGGED: u64 = LOG | LOG_SUMS | LOG_PAGES | LOG_OPEN;
     pub(super) const KNOWN: u64 =
@@ -185,6 +186,20 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     bytes
 }
 
+/// The bytes of a superblock that says of its member that it is being converted, and that nobody opens.
+///
+/// # Panics
+/// As [`encode`].
+#[must_use]
+pub(crate) fn encode_converting(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
+    let mut bytes = encode(superblock);
+    let features = features(superblock) | feature::CONVERTING;
+    bytes[at::INCOMPATIBLE..at::INCOMPATIBLE + 8].copy_from_slice(&features.to_le_bytes());
+    let checksum = checksum(&bytes);
+    bytes[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
 /// Reads a superblock from its bytes, whatever they are.
 ///
 /// Reserved bytes and unknown compatible features are ignored: a program that does not know them writes zeros there.
@@ -206,6 +221,9 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         return Err(SuperblockError::UnknownVersion { version });
     }
     let features = u64_at(bytes, at::INCOMPATIBLE);
+    if features & feature::CONVERTING != 0 {
+        return Err(SuperblockError::Converting { array: uuid_at(bytes, at::ARRAY), member: uuid_at(bytes, at::MEMBER) });
+    }
     let unknown = features & !feature::KNOWN;
     if unknown != 0 {
         return Err(SuperblockError::UnknownFeatures { flags: unknown });

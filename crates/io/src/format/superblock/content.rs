@@ -161,6 +161,17 @@ pub enum SuperblockError {
         /// The unknown incompatible features.
         flags: u64,
     },
+    /// The member was another program's, and is not yet this one's.
+    #[error(
+        "the conversion of array {array} was cut off: `uraid convert --undo FILE` with the file that was named then \
+         takes it back, and it can be begun again"
+    )]
+    Converting {
+        /// The array that it is to belong to.
+        array: Uuid,
+        /// The member.
+        member: Uuid,
+    },
     /// A field makes no sense although the checksum is right.
     #[error("the superblock's {field} is wrong")]
     Field {

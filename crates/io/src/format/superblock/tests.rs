@@ -345,8 +345,11 @@ fn what_is_wrong_is_told_apart() {
         Err(SuperblockError::BadChecksum { .. })
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
-    assert_eq!(changed(16, &[0, 16]), Err(SuperblockError::UnknownFeatures { flags: 0x1000 }));
-    assert_eq!(changed(16, &[34, 23]), Err(SuperblockError::UnknownFeatures { flags: 0x1000 }));
+    assert_eq!(changed(16, &[0, 32]), Err(SuperblockError::UnknownFeatures { flags: 0x2000 }));
+    assert_eq!(changed(16, &[34, 39]), Err(SuperblockError::UnknownFeatures { flags: 0x2000 }));
+    let converting = SuperblockError::Converting { array: sample().array, member: sample().member };
+    assert_eq!(changed(16, &[0, 16]), Err(converting.clone()));
+    assert_eq!(decode(&encode_converting(&sample())), Err(converting));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [

@@ -1,0 +1,392 @@
+//! Making members of files and devices that have an array's content in place already, as another program left it.
+//!
+//! The data stay where they are; what the other program had before them becomes the head. What is overwritten is copied
+//! first, and whoever keeps the copy can take all of it back until the array has been used.
+//!
+//! There is no moment at which both programs would take the members for theirs. First they get superblocks that say
+//! that they are being *converted*, which nobody opens; then the other program's are erased; then the superblocks say
+//! what the array is. Each of these rounds is durable before the next begins, and going back has the same rounds.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use uraid_layout::{Bytes, Geometry, GeometryError, Level, Spec};
+use uuid::Uuid;
+
+use super::create::stripe_on_member;
+use crate::Error;
+use crate::buf::Buf;
+use crate::format::superblock::{
+    Areas, Consistency, NameError, Revision, SECTOR_SIZES, SUPERBLOCK_BYTES, Superblock, SuperblockError, check_name,
+    encode, encode_converting, positions,
+};
+use crate::format::{Epoch, UnixSeconds};
+use crate::member::{Access, Member, MemberError};
+use crate::superblock::load;
+
+/// What is overwritten of a head: everything before the log, whose old records belong to no run of this array.
+const HEAD: usize = 512 << 10;
+
+/// Where the other program has its superblock, if it has it at the start; no superblock of an array is in it.
+const START: usize = 16 << 10;
+
+/// The first version that says what the array is. It takes the place of the one that says that it is being converted,
+/// which has the same slot, as both are even.
+const WHOLE: Revision = Revision(2);
+
+/// What says once more that the array is being converted.
+const TAKEN_BACK: Revision = Revision(4);
+
+/// An array whose content is in place.
+#[derive(Clone, Debug)]
+pub struct Adoption {
+    /// The array.
+    pub array: Uuid,
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    pub created: UnixSeconds,
+    /// Its shape, with as much of each member as it uses.
+    pub spec: Spec,
+    /// The members, by slots.
+    pub members: Vec<Place>,
+}
+
+/// Where a member has its data.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The member.
+    pub path: PathBuf,
+    /// Where its data begin.
+    pub data: Bytes,
+}
+
+/// Why members can't be adopted, or given back. Nothing was changed then, but with [`AdoptError::Io`].
+#[derive(Debug, Error)]
+pub enum AdoptError {
+    /// A member can't be used.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A member failed.
+    #[error(transparent)]
+    Io(#[from] Error),
+    /// There is no such array.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// No array can have the name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The data begin too early, or nowhere that they could.
+    #[error(
+        "{path}: its data begin at byte {data}; there is room for what belongs before them only if they begin at a \
+         whole number of MiB, and not at 0. Copy the content instead", path = path.display()
+    )]
+    NoRoomBefore {
+        /// The member.
+        path: PathBuf,
+        /// Where its data begin.
+        data: Bytes,
+    },
+    /// The data end too late.
+    #[error(
+        "{path}: {missing} bytes are missing behind its data, where a copy of the superblock has its place: enlarge \
+         the device, or let mdadm make the array that much smaller on each member first", path = path.display()
+    )]
+    NoRoomBehind {
+        /// The member.
+        path: PathBuf,
+        /// How much is missing.
+        missing: Bytes,
+    },
+    /// There can be no such members.
+    #[error("there can be no such array: {0}")]
+    Unsound(#[source] SuperblockError),
+    /// It is not one of those that were converted.
+    #[error(
+        "{path}: is none of the members that were converted, or was changed since by another program",
+        path = path.display()
+    )]
+    Stranger {
+        /// The member.
+        path: PathBuf,
+    },
+    /// One of those that were converted was not found.
+    #[error("what was {path} is not among the members that were named: name all of them", path = path.display())]
+    Missing {
+        /// Where it was.
+        path: PathBuf,
+    },
+    /// The array was used since.
+    #[error(
+        "{path}: the array was started since it was converted, so what it was before is of no use any more",
+        path = path.display()
+    )]
+    Used {
+        /// The member.
+        path: PathBuf,
+    },
+}
+
+/// What a member had where it is overwritten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Former {
+    /// Where it was found.
+    pub path: PathBuf,
+    /// The member that it becomes.
+    pub member: Uuid,
+    /// Its size.
+    pub size: Bytes,
+    /// Its first bytes.
+    pub head: Vec<u8>,
+    /// Where the copy of the superblock behind the data has its place.
+    pub tail: Bytes,
+    /// What was there, as far as there was anything.
+    pub behind: Vec<u8>,
+}
+
+/// Members that can become an array; they are open and locked.
+#[derive(Debug)]
+pub struct Adoptable {
+    members: Vec<Member>,
+    superblocks: Vec<Superblock>,
+}
+
+/// Bytes for a member.
+struct Write {
+    slot: usize,
+    offset: Bytes,
+    bytes: Vec<u8>,
+}
+
+impl Adoptable {
+    /// Looks at the members, and changes nothing.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    ///
+    /// # Panics
+    /// When there are not as many members as the shape has.
+    pub fn find(adoption: &Adoption) -> Result<Self, AdoptError> {
+        check_name(&adoption.name)?;
+        let geometry = Geometry::new(adoption.spec)?;
+        assert_eq!(adoption.members.len(), geometry.members(), "each slot has a member");
+        let paths: Vec<&Path> = adoption.members.iter().map(|place| place.path.as_path()).collect();
+        let members = Member::open_all(&paths, Access::ReadWrite)?;
+        let areas = members.iter().zip(&adoption.members).map(|(member, place)| areas(member, place, adoption.spec));
+        let areas: Vec<Areas> = areas.collect::<Result<_, _>>()?;
+        let consistency = consistency(&geometry, &areas);
+        let sector_size = members.iter().map(|member| member.alignment().offset).fold(SECTOR_SIZES[0], Bytes::max);
+        let complete = |new| Superblock {
+            name: adoption.name.clone(),
+            created: adoption.created,
+            consistency,
+            sector_size,
+            ..new
+        };
+        let uuids: Vec<(Uuid, Areas)> = areas.into_iter().map(|areas| (Uuid::new_v4(), areas)).collect();
+        let superblocks = Superblock::of_new_array(adoption.array, adoption.spec, &uuids);
+        let superblocks: Vec<Superblock> = superblocks.into_iter().map(complete).collect();
+        superblocks.iter().try_for_each(Superblock::check).map_err(AdoptError::Unsound)?;
+        Ok(Self { members, superblocks })
+    }
+
+    /// What the first member will say of itself and the array.
+    ///
+    /// # Panics
+    /// Never: an array has members.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        self.superblocks.first().expect("an array has members")
+    }
+
+    /// By how much files have to grow, for the copy of the superblock behind their data.
+    #[must_use]
+    pub fn growth(&self) -> Bytes {
+        let each = self.members.iter().zip(&self.superblocks);
+        Bytes(each.map(|(member, own)| own.areas.member_size.0.saturating_sub(member.size().0)).sum())
+    }
+
+    /// Copies what would be overwritten.
+    ///
+    /// # Errors
+    /// When a member can't be read.
+    pub fn formers(&self) -> Result<Vec<Former>, AdoptError> {
+        let former = |(member, own): (&Member, &Superblock)| {
+            let tail = tail(own);
+            Ok(Former {
+                path: member.path().to_path_buf(),
+                member: own.member,
+                size: member.size(),
+                head: member.peek(Bytes(0), Bytes(HEAD as u64))?,
+                tail,
+                behind: member.peek(tail, Bytes(SUPERBLOCK_BYTES as u64))?,
+            })
+        };
+        self.members.iter().zip(&self.superblocks).map(former).collect()
+    }
+
+    /// Makes the array of the members. Whoever has [the copies](Self::formers) can take it back.
+    ///
+    /// # Errors
+    /// When a member fails.
+    pub fn adopt(self) -> Result<Superblock, AdoptError> {
+        for (member, own) in self.members.iter().zip(&self.superblocks) {
+            if own.areas.member_size > member.size() {
+                member.resize(own.areas.member_size)?;
+            }
+        }
+        for round in rounds(&self.superblocks) {
+            perform(&self.members, round)?;
+        }
+        Ok(of_revision(self.superblock(), WHOLE))
+    }
+}
+
+/// Gives members back to the program that they were of: `paths` in any order, all of those that were converted.
+///
+/// # Errors
+/// See [`AdoptError`].
+pub fn give_back(paths: &[PathBuf], formers: &[Former]) -> Result<(), AdoptError> {
+    let mut seats: Vec<Option<(Member, Option<Superblock>)>> = formers.iter().map(|_| None).collect();
+    for member in Member::open_all(paths, Access::ReadWrite)? {
+        let (slot, own) = recognise(&member, formers)?;
+        if let Some((first, _)) = &seats[slot] {
+            let (first, second) = (first.path().to_path_buf(), member.path().to_path_buf());
+            return Err(MemberError::SameFile { first, second }.into());
+        }
+        seats[slot] = Some((member, own));
+    }
+    let mut members = Vec::with_capacity(formers.len());
+    for (seat, former) in seats.into_iter().zip(formers) {
+        members.push(seat.ok_or_else(|| AdoptError::Missing { path: former.path.clone() })?);
+    }
+    let (members, superblocks): (Vec<Member>, Vec<Option<Superblock>>) = members.into_iter().unzip();
+    for round in rounds_back(&superblocks, formers) {
+        perform(&members, round)?;
+    }
+    for (member, former) in members.iter().zip(formers) {
+        // It may be longer than when it was opened.
+        if !member.is_device() && member.measure()? > former.size {
+            member.resize(former.size)?;
+        }
+    }
+    Ok(())
+}
+
+/// Which of the members this is, and its superblock if it says what the array is.
+fn recognise(member: &Member, formers: &[Former]) -> Result<(usize, Option<Superblock>), AdoptError> {
+    let path = || member.path().to_path_buf();
+    let by_uuid = |uuid: Uuid| formers.iter().position(|former| former.member == uuid);
+    let stranger = || AdoptError::Stranger { path: path() };
+    match load(member) {
+        Ok(own) => {
+            let slot = by_uuid(own.member).ok_or_else(stranger)?;
+            let is_unused = (own.epoch, own.revision) == (Epoch(1), WHOLE);
+            if is_unused { Ok((slot, Some(own))) } else { Err(AdoptError::Used { path: path() }) }
+        }
+        Err(Error::Superblock { source: SuperblockError::Converting { member: uuid, .. }, .. }) => {
+            Ok((by_uuid(uuid).ok_or_else(stranger)?, None))
+        }
+        Err(Error::Superblock { source: SuperblockError::NoMagic | SuperblockError::BadChecksum { .. }, .. }) => {
+            let start = member.peek(Bytes(0), Bytes(START as u64))?;
+            // What it was before; or it was cut off in the middle of its superblocks, and only its path tells.
+            let is_erased = start.iter().all(|&byte| byte == 0);
+            let is_it = |former: &Former| {
+                former.head.get(..START) == Some(start.as_slice()) || is_erased && former.path == member.path()
+            };
+            Ok((formers.iter().position(is_it).ok_or_else(stranger)?, None))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What makes the array, round by round.
+fn rounds(superblocks: &[Superblock]) -> [Vec<Write>; 3] {
+    let mut rounds = [const { Vec::new() }; 3];
+    for (slot, own) in superblocks.iter().enumerate() {
+        let zeros = |from: Bytes, to: Bytes| {
+            let bytes = vec![0; usize::try_from(to.0 - from.0).expect("a head is small")];
+            Write { slot, offset: from, bytes }
+        };
+        let [even, odd, _] = positions(own.areas.member_size).expect("checked areas have room for a superblock");
+        let behind = |place: Bytes| Bytes(place.0 + SUPERBLOCK_BYTES as u64);
+        let head = Bytes(HEAD as u64);
+        // The bitmap and the list of bad blocks say nothing, and what was in the other slot is no superblock.
+        rounds[0].extend([zeros(odd, behind(odd)), zeros(own.areas.bitmap.offset, head)]);
+        rounds[0].extend(superblock_writes(slot, own, &encode_converting(own)));
+        rounds[1].extend([zeros(Bytes(0), even), zeros(behind(even), odd), zeros(behind(odd), own.areas.bitmap.offset)]);
+        rounds[2].extend(superblock_writes(slot, own, &encode(&of_revision(own, WHOLE))));
+    }
+    rounds
+}
+
+/// What gives the members back, round by round: those that say what the array is say first that it is not.
+fn rounds_back(superblocks: &[Option<Superblock>], formers: &[Former]) -> [Vec<Write>; 3] {
+    let mut rounds = [const { Vec::new() }; 3];
+    for (slot, own) in superblocks.iter().enumerate().filter_map(|(slot, own)| Some((slot, own.as_ref()?))) {
+        rounds[0].extend(superblock_writes(slot, own, &encode_converting(&of_revision(own, TAKEN_BACK))));
+    }
+    for (slot, former) in formers.iter().enumerate() {
+        let (start, rest) = former.head.split_at(START.min(former.head.len()));
+        rounds[1].push(Write { slot, offset: Bytes(0), bytes: start.to_vec() });
+        rounds[2].push(Write { slot, offset: Bytes(START as u64), bytes: rest.to_vec() });
+        // What is beyond the end that a file had is cut off in the end.
+        let mut behind = former.behind.clone();
+        behind.resize(SUPERBLOCK_BYTES, 0);
+        rounds[2].push(Write { slot, offset: former.tail, bytes: behind });
+    }
+    rounds
+}
+
+fn superblock_writes(slot: usize, own: &Superblock, bytes: &[u8]) -> [Write; 2] {
+    own.write_positions().map(|offset| Write { slot, offset, bytes: bytes.to_vec() })
+}
+
+fn of_revision(own: &Superblock, revision: Revision) -> Superblock {
+    Superblock { revision, ..own.clone() }
+}
+
+fn tail(own: &Superblock) -> Bytes {
+    let [.., tail] = positions(own.areas.member_size).expect("checked areas have room for a superblock");
+    tail
+}
+
+/// Writes, and makes all of it durable.
+fn perform(members: &[Member], round: Vec<Write>) -> Result<(), AdoptError> {
+    for Write { slot, offset, bytes } in round {
+        let mut buf = Buf::zeroed(Bytes(bytes.len() as u64));
+        buf.as_mut().copy_from_slice(&bytes);
+        members[slot].write_at(offset, &buf)?;
+    }
+    Ok(members.iter().try_for_each(Member::sync)?)
+}
+
+/// Where things are on a member whose data are in place.
+fn areas(member: &Member, place: &Place, spec: Spec) -> Result<Areas, AdoptError> {
+    let used = spec.member_size.bytes();
+    let path = || place.path.clone();
+    let end = place.data.0.checked_add(used.0).ok_or_else(|| AdoptError::NoRoomBefore { path: path(), data: place.data })?;
+    let enough = Areas::size_around(Bytes(end));
+    let size = member.size();
+    let has_room = positions(size).is_some_and(|[.., tail]| tail.0 >= end);
+    if !has_room && (member.is_device() || member.is_export()) {
+        return Err(AdoptError::NoRoomBehind { path: path(), missing: Bytes(enough.0.saturating_sub(size.0)) });
+    }
+    let size = if has_room { size } else { enough };
+    Areas::around(size, place.data).ok_or_else(|| AdoptError::NoRoomBefore { path: path(), data: place.data })
+}
+
+/// What suits the level: where the log would have no room, a bitmap.
+fn consistency(geometry: &Geometry, areas: &[Areas]) -> Consistency {
+    let suits = Consistency::of_level(geometry.spec().level);
+    let log_min = Areas::log_min(stripe_on_member(geometry));
+    let has_room = areas.iter().all(|areas| areas.log.size >= log_min);
+    match geometry.spec().level {
+        Level::Raid0 => suits,
+        _ if suits == Consistency::Log && !has_room => Consistency::Bitmap,
+        _ => suits,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+use std::fs;
+
+use uraid_layout::{MemberIndex, Rotation, Sectors};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Members of another program: its data begin after 1 MiB and go to the end of each file, or nearly.
+struct Before {
+    directory: tempfile::TempDir,
+    adoption: Adoption,
+    bytes: Vec<Vec<u8>>,
+}
+
+impl Before {
+    fn new(behind: u64) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let spec = Spec { level, members: 3, chunk: Bytes(64 << 10), member_size: Sectors(3 * MIB / 512) };
+        let noise = |seed: usize| {
+            let step = |at: usize| (at.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 7) as u8 | 1;
+            (0..usize::try_from(4 * MIB + behind).unwrap()).map(step).collect::<Vec<u8>>()
+        };
+        let bytes: Vec<Vec<u8>> = (0..3).map(noise).collect();
+        let path = |slot: usize| directory.path().join(format!("member{slot}"));
+        let members = (0..3).map(|slot| Place { path: path(slot), data: Bytes(MIB) }).collect();
+        let (array, name, created) = (Uuid::from_bytes([7; 16]), "vault".to_owned(), UnixSeconds(1_700_000_000));
+        let before = Self { adoption: Adoption { array, name, created, spec, members }, bytes, directory };
+        before.write();
+        before
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.adoption.members.iter().map(|place| place.path.clone()).collect()
+    }
+
+    fn write(&self) {
+        self.paths().iter().zip(&self.bytes).for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+    }
+
+    fn assert_is_back(&self, what: &str) {
+        for (path, before) in self.paths().iter().zip(&self.bytes) {
+            assert!(fs::read(path).unwrap() == *before, "{what}: {}", path.display());
+        }
+    }
+
+    /// Does what these rounds do, up to a write, and then no more.
+    fn cut(&self, rounds: [Vec<Write>; 3], writes: usize) {
+        let members = Member::open_all(&self.paths(), Access::ReadWrite).unwrap();
+        let all = rounds.into_iter().flatten().take(writes);
+        perform(&members, all.collect()).unwrap();
+    }
+
+    /// Whose the members are: all have the other program's start; all say what the array is.
+    fn belongs(&self) -> (bool, bool) {
+        let members = Member::open_all(&self.paths(), Access::ReadOnly).unwrap();
+        let is_former = |(member, before): (&Member, &Vec<u8>)| {
+            member.peek(Bytes(0), Bytes(START as u64)).unwrap() == before[..START]
+        };
+        (members.iter().zip(&self.bytes).all(is_former), members.iter().all(|member| load(member).is_ok()))
+    }
+}
+
+#[test]
+fn members_become_an_array_and_go_back() {
+    // Files without room behind the data grow, and others do not.
+    for (behind, size) in [(0, 4 * MIB + 65536), (1000, 4 * MIB + 65536), (70_000, 4 * MIB + 70_000)] {
+        let before = Before::new(behind);
+        let found = Adoptable::find(&before.adoption).unwrap();
+        assert_eq!(found.growth(), Bytes(3 * (size - 4 * MIB - behind)));
+        let formers = found.formers().unwrap();
+        before.assert_is_back("nothing is changed");
+        let own = found.adopt().unwrap();
+        assert_eq!((own.consistency, own.is_clean), (Consistency::Log, true));
+        let data = usize::try_from(MIB).unwrap()..usize::try_from(4 * MIB).unwrap();
+        for (slot, path) in before.paths().iter().enumerate() {
+            let after = fs::read(path).unwrap();
+            assert_eq!(after.len() as u64, size);
+            assert!(after[data.clone()] == before.bytes[slot][data.clone()], "data stay");
+            assert!(after[..START].iter().all(|&byte| byte == 0));
+            let own = load(&Member::open(path, Access::ReadOnly).unwrap()).unwrap();
+            assert_eq!((own.slot.index(), own.array, own.revision), (slot, before.adoption.array, WHOLE));
+            assert_eq!((own.areas.data.offset, own.spec), (Bytes(MIB), before.adoption.spec));
+        }
+        let paths: Vec<PathBuf> = before.paths().into_iter().rev().collect();
+        give_back(&paths, &formers).unwrap();
+        before.assert_is_back("back");
+        give_back(&paths, &formers).unwrap();
+        before.assert_is_back("once more");
+    }
+}
+
+#[test]
+fn cut_off_anywhere_they_are_nobodys_or_one_programs_and_go_back() {
+    let before = Before::new(100);
+    for writes in 0.. {
+        let found = Adoptable::find(&before.adoption).unwrap();
+        let formers = found.formers().unwrap();
+        let rounds = rounds(&found.superblocks);
+        let count: usize = rounds.iter().map(Vec::len).sum();
+        found.members.iter().for_each(|member| member.resize(Bytes(4 * MIB + 65536)).unwrap());
+        drop(found);
+        before.cut(rounds, writes);
+        let (is_former, is_array) = before.belongs();
+        assert!(!is_former || !is_array, "after {writes} writes");
+        assert_eq!(is_array, writes == count, "after {writes} writes");
+        give_back(&before.paths(), &formers).unwrap();
+        before.assert_is_back(&format!("after {writes} writes"));
+        if writes == count {
+            break;
+        }
+    }
+}
+
+#[test]
+fn going_back_can_be_cut_off_anywhere_too() {
+    let before = Before::new(100);
+    for writes in 0.. {
+        let found = Adoptable::find(&before.adoption).unwrap();
+        let formers = found.formers().unwrap();
+        let whole = found.superblocks.iter().map(|own| Some(of_revision(own, WHOLE))).collect::<Vec<_>>();
+        found.adopt().unwrap();
+        let rounds = rounds_back(&whole, &formers);
+        let count: usize = rounds.iter().map(Vec::len).sum();
+        before.cut(rounds, writes);
+        let (is_former, is_array) = before.belongs();
+        assert!(!is_former || !is_array, "after {writes} writes");
+        give_back(&before.paths(), &formers).unwrap();
+        before.assert_is_back(&format!("after {writes} writes"));
+        if writes == count {
+            break;
+        }
+    }
+}
+
+#[test]
+fn only_what_was_converted_and_not_used_goes_back() {
+    let before = Before::new(0);
+    let found = Adoptable::find(&before.adoption).unwrap();
+    let formers = found.formers().unwrap();
+    found.adopt().unwrap();
+    let mut paths = before.paths();
+    let stranger = before.directory.path().join("stranger");
+    fs::write(&stranger, vec![1; 5 << 20]).unwrap();
+    let refused = |paths: &[PathBuf]| give_back(paths, &formers).unwrap_err();
+    assert!(matches!(refused(&paths[1..]), AdoptError::Missing { path } if path == paths[0]));
+    assert!(matches!(refused(&[&paths[..], std::slice::from_ref(&stranger)].concat()), AdoptError::Stranger { .. }));
+    let used = Member::open(&paths[2], Access::ReadWrite).unwrap();
+    let own = load(&used).unwrap();
+    crate::superblock::store(&used, &Superblock { epoch: Epoch(2), revision: Revision(3), ..own }).unwrap();
+    drop(used);
+    assert!(matches!(refused(&paths), AdoptError::Used { path } if path == paths[2]));
+    // The other program has changed what it has at the start.
+    let before = Before::new(0);
+    paths = before.paths();
+    let formers = Adoptable::find(&before.adoption).unwrap().formers().unwrap();
+    let mut bytes = fs::read(&paths[1]).unwrap();
+    bytes[5000] ^= 1;
+    fs::write(&paths[1], bytes).unwrap();
+    assert!(matches!(give_back(&paths, &formers), Err(AdoptError::Stranger { .. })));
+}
+
+#[test]
+fn what_has_no_room_is_refused() {
+    let before = Before::new(0);
+    for data in [0, 4096, MIB + 512] {
+        let mut adoption = before.adoption.clone();
+        adoption.members[1].data = Bytes(data);
+        let refused = Adoptable::find(&adoption).unwrap_err();
+        assert!(matches!(&refused, AdoptError::NoRoomBefore { path, .. } if *path == before.paths()[1]), "{refused}");
+    }
+    before.assert_is_back("refused");
+    // Stripes for which the log would have no room.
+    let mut adoption = before.adoption.clone();
+    adoption.spec.chunk = Bytes(MIB);
+    let found = Adoptable::find(&adoption).unwrap();
+    assert_eq!((found.superblock().consistency, found.superblock().slot), (Consistency::Bitmap, MemberIndex(0)));
+}

@@ -1,0 +1,176 @@
+//! `uraid convert`: an array of Linux md becomes one of uraid where it is, and goes back.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use tempfile::TempDir;
+use uraid_tests::binary::{self, examine};
+use uraid_tests::image::{assert_same, read_export, write_export};
+use uraid_tests::process::Output;
+use uraid_tests::run::run;
+use uraid_tests::server::Server;
+
+use super::image::{Made, Recipe};
+use super::{RAID5, RAID6, import, without};
+
+/// A member has 4 MiB at least.
+const LARGE5: Recipe = Recipe { rows: 50, ..RAID5 };
+const LARGE6: Recipe = Recipe { rows: 50, ..RAID6 };
+
+fn convert(words: &[&str], members: &[PathBuf]) -> Output {
+    let mut command = binary::command();
+    command.arg("convert").args(words).args(members);
+    run(command)
+}
+
+/// Converts members, with the undo file in the directory.
+fn convert_keeping(directory: &TempDir, members: &[PathBuf]) -> PathBuf {
+    let file = directory.path().join("undo");
+    convert(&["--from-md", "--undo-file", file.to_str().unwrap()], members).success();
+    file
+}
+
+fn take_back(file: &Path, members: &[PathBuf]) -> Output {
+    convert(&["--undo", file.to_str().unwrap()], members)
+}
+
+#[track_caller]
+fn refused(words: &[&str], members: &[PathBuf], why: &str) {
+    let said = convert(words, members).code_is(1).stderr;
+    assert!(said.contains(why), "{said}");
+}
+
+fn bytes(members: &[PathBuf]) -> Vec<Vec<u8>> {
+    members.iter().map(|member| fs::read(member).unwrap()).collect()
+}
+
+#[track_caller]
+fn serve(directory: &TempDir, words: &[&str], members: &[PathBuf]) -> Server {
+    let socket = directory.path().join("own.sock");
+    let mut command: Command = binary::command();
+    command.args(["serve", "--socket", socket.to_str().unwrap()]).args(words).args(members);
+    Server::spawn(command, socket).unwrap_or_else(|output| panic!("{}", output.stderr))
+}
+
+#[test]
+fn content_stays_and_survives_as_many_members_as_before() {
+    for (recipe, losses) in [(LARGE5, &[&[][..], &[1], &[3]][..]), (LARGE6, &[&[], &[0, 4], &[1, 2]])] {
+        let directory = tempfile::tempdir().unwrap();
+        let Made { members, content } = recipe.make(directory.path());
+        let reversed: Vec<PathBuf> = members.iter().rev().cloned().collect();
+        convert_keeping(&directory, &reversed);
+        for lost in losses {
+            let copies: Vec<PathBuf> = members.iter().map(|member| member.with_extension("copy")).collect();
+            members.iter().zip(&copies).for_each(|(member, copy)| drop(fs::copy(member, copy).unwrap()));
+            let words: &[&str] = if lost.is_empty() { &[] } else { &["--degraded"] };
+            let server = serve(&directory, words, &without(&copies, lost));
+            assert_same(&read_export(server.uri()), &content, &format!("{lost:?}"));
+            let new: Vec<u8> = content.iter().map(|byte| !byte).collect();
+            write_export(server.uri(), &new);
+            let _ = server.stop();
+            let server = serve(&directory, words, &without(&copies, lost));
+            assert_same(&read_export(server.uri()), &new, &format!("written without {lost:?}"));
+            let _ = server.stop();
+        }
+        let report = examine(&members);
+        let array = &report["arrays"][0];
+        assert_eq!(array["name"], format!("vault{}", recipe.number), "{report:#}");
+    }
+}
+
+#[test]
+fn it_goes_back_until_it_was_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let Made { members, content } = LARGE5.make(directory.path());
+    let before = bytes(&members);
+    let file = convert_keeping(&directory, &members);
+    assert!(bytes(&members) != before);
+    let said = run({
+        let mut command = binary::command();
+        command.arg("import").args(&members);
+        command
+    });
+    assert!(said.code_is(1).stderr.contains("no member of Linux md"), "Linux takes them for its own no more");
+    take_back(&file, &[]).success();
+    assert!(bytes(&members) == before);
+    assert_eq!(import(&members)["arrays"][0]["error"], serde_json::Value::Null);
+
+    fs::remove_file(&file).unwrap();
+    convert_keeping(&directory, &members);
+    // Devices may have other names after the next start.
+    let moved: Vec<PathBuf> = members.iter().rev().map(|member| member.with_extension("moved")).collect();
+    members.iter().rev().zip(&moved).for_each(|(member, to)| fs::rename(member, to).unwrap());
+    assert!(take_back(&file, &moved[1..]).code_is(1).stderr.contains("is not among the members"));
+    take_back(&file, &moved).success();
+    moved.iter().zip(members.iter().rev()).for_each(|(moved, member)| fs::rename(moved, member).unwrap());
+    assert!(bytes(&members) == before);
+
+    fs::remove_file(&file).unwrap();
+    convert_keeping(&directory, &members);
+    let server = serve(&directory, &[], &members);
+    assert_same(&read_export(server.uri()), &content, "converted");
+    let _ = server.stop();
+    let after = bytes(&members);
+    assert!(take_back(&file, &[]).code_is(1).stderr.contains("was started since"));
+    assert!(bytes(&members) == after, "nothing is written then");
+    let mut cut = fs::read(&file).unwrap();
+    cut.pop();
+    fs::write(&file, cut).unwrap();
+    assert!(take_back(&file, &[]).code_is(1).stderr.contains("was changed or cut"));
+}
+
+#[test]
+fn a_rehearsal_writes_nothing_and_finds_parity_that_is_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let Made { members, content } = LARGE6.make(directory.path());
+    let rehearse = || convert(&["--from-md", "--rehearse", "--json"], &members).success().json();
+    let before = bytes(&members);
+    let report = rehearse();
+    for (field, value) in [
+        ("level", "RAID 6".into()),
+        ("size", content.len().into()),
+        ("consistency", "log".into()),
+        ("grows", (5 * 65536).into()),
+        ("is_done", false.into()),
+        ("stripes", 50.into()),
+        ("disagreeing", serde_json::Value::from(0)),
+    ] {
+        assert_eq!(report[field], value, "{field}: {report:#}");
+    }
+    assert!(bytes(&members) == before);
+    // Data of two stripes, and a parity of a third.
+    let mut changed = before[2].clone();
+    [0, 3, 4].into_iter().for_each(|row| changed[(1 << 20) + row * 65536 + 100] ^= 4);
+    fs::write(&members[2], changed).unwrap();
+    assert_eq!(rehearse()["disagreeing"], 3);
+}
+
+#[test]
+fn what_is_not_whole_is_refused_and_left_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("undo");
+    let words = ["--from-md", "--undo-file", file.to_str().unwrap()];
+    let Made { members, .. } = LARGE5.make(directory.path());
+    let before = bytes(&members);
+    refused(&words, &members[1..], "the array is degraded");
+    let old = Recipe { is_old: true, number: 7, ..LARGE5 }.make(directory.path()).members;
+    refused(&words, &old, "its data begin at byte 0");
+    let other = Recipe { number: 8, ..LARGE5 }.make(directory.path()).members;
+    assert!(convert(&words, &[members.clone(), other].concat()).code_is(2).stderr.contains("several arrays"));
+    let nothing = directory.path().join("nothing");
+    fs::write(&nothing, vec![0; 5 << 20]).unwrap();
+    refused(&words, &[members.clone(), vec![nothing]].concat(), "is no member of Linux md");
+    Recipe::change(&members[1], 208, &0_u64.to_le_bytes());
+    Recipe::change(&members[1], 200, &501_u64.to_le_bytes());
+    refused(&words, &members, "was not stopped cleanly");
+    fs::write(&members[1], &before[1]).unwrap();
+    // Parity first: a layout of md that no array here has.
+    members.iter().for_each(|member| Recipe::change(member, 76, &4_u32.to_le_bytes()));
+    refused(&words, &members, "is no level here");
+    members.iter().zip(&before).for_each(|(member, bytes)| fs::write(member, bytes).unwrap());
+    // The file that is to keep what is overwritten is there already.
+    fs::write(&file, "mine").unwrap();
+    refused(&words, &members, "can't write");
+    assert!(bytes(&members) == before && fs::read(&file).unwrap() == b"mine");
+}
