@@ -221,7 +221,13 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, level, chunk, members, .. } = self;
         let count = members.len();
-        writeln!(f, "{}: {level} of {count} members in chunks of {}, {}", visible(name), size(*chunk), size(self.size))?;
+        writeln!(
+            f,
+            "{}: {level} of {count} members in chunks of {}, {}",
+            visible(name),
+            size(*chunk),
+            size(self.size)
+        )?;
         for (slot, member) in members.iter().enumerate() {
             writeln!(f, "  {slot:3}  {}", visible(member))?;
         }

@@ -38,7 +38,7 @@ mod stale;
 mod tables;
 mod wait;
 
-pub use adopt::{Adoptable, AdoptError, Adoption, Former, Place, give_back};
+pub use adopt::{AdoptError, Adoptable, Adoption, Former, Place, give_back};
 pub use assemble::Assembled;
 pub use badblocks::LostList;
 pub use configure::{ConfigureError, Setting, configure};

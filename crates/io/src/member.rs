@@ -453,7 +453,10 @@ impl Member {
     /// # Panics
     /// When the member is no file, or open for reading only.
     pub(crate) fn resize(&self, size: Bytes) -> Result<(), MemberError> {
-        assert!(self.access == Access::ReadWrite && !self.is_device, "only a file that may be written gets another size");
+        assert!(
+            self.access == Access::ReadWrite && !self.is_device,
+            "only a file that may be written gets another size"
+        );
         let file = self.file().expect("an export's size is its server's");
         let resized = file.set_len(size.0).and_then(|()| file.sync_all());
         resized.map_err(self.fail("give it another size"))?;

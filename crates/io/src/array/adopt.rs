@@ -314,7 +314,11 @@ fn rounds(superblocks: &[Superblock]) -> [Vec<Write>; 3] {
         // The bitmap and the list of bad blocks say nothing, and what was in the other slot is no superblock.
         rounds[0].extend([zeros(odd, behind(odd)), zeros(own.areas.bitmap.offset, head)]);
         rounds[0].extend(superblock_writes(slot, own, &encode_converting(own)));
-        rounds[1].extend([zeros(Bytes(0), even), zeros(behind(even), odd), zeros(behind(odd), own.areas.bitmap.offset)]);
+        rounds[1].extend([
+            zeros(Bytes(0), even),
+            zeros(behind(even), odd),
+            zeros(behind(odd), own.areas.bitmap.offset),
+        ]);
         rounds[2].extend(superblock_writes(slot, own, &encode(&of_revision(own, WHOLE))));
     }
     rounds
@@ -365,7 +369,8 @@ fn perform(members: &[Member], round: Vec<Write>) -> Result<(), AdoptError> {
 fn areas(member: &Member, place: &Place, spec: Spec) -> Result<Areas, AdoptError> {
     let used = spec.member_size.bytes();
     let path = || place.path.clone();
-    let end = place.data.0.checked_add(used.0).ok_or_else(|| AdoptError::NoRoomBefore { path: path(), data: place.data })?;
+    let end =
+        place.data.0.checked_add(used.0).ok_or_else(|| AdoptError::NoRoomBefore { path: path(), data: place.data })?;
     let enough = Areas::size_around(Bytes(end));
     let size = member.size();
     let has_room = positions(size).is_some_and(|[.., tail]| tail.0 >= end);

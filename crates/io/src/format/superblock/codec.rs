@@ -222,7 +222,10 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
     }
     let features = u64_at(bytes, at::INCOMPATIBLE);
     if features & feature::CONVERTING != 0 {
-        return Err(SuperblockError::Converting { array: uuid_at(bytes, at::ARRAY), member: uuid_at(bytes, at::MEMBER) });
+        return Err(SuperblockError::Converting {
+            array: uuid_at(bytes, at::ARRAY),
+            member: uuid_at(bytes, at::MEMBER),
+        });
     }
     let unknown = features & !feature::KNOWN;
     if unknown != 0 {
