@@ -32,7 +32,7 @@ Linux first (mdadm --stop), and have a backup.
 Examples:
   uraid convert --from-md --rehearse /dev/sd[b-e]
   uraid convert --from-md --undo-file /root/vault.undo /dev/sd[b-e]
-  uraid convert --undo /root/vault.undo                until the array is served for the first time")]
+  uraid convert --undo /root/vault.undo                until something is written to the array")]
 pub(crate) struct ConvertArgs {
     /// Convert an array of Linux md: RAID 0, 1, 5, 6 or 10, clean and with all of its members
     #[arg(long, required_unless_present = "undo", conflicts_with = "undo")]
@@ -128,7 +128,7 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
             let members: Vec<String> = report.members.iter().map(|member| quoted(member)).collect();
             print(format_args!("converted; serve it with"))?;
             print(format_args!("  uraid serve {}", members.join(" ")))?;
-            print(format_args!("or give it back to Linux md, as long as it was not served, with"))?;
+            print(format_args!("or give it back to Linux md, as long as nothing was written to it, with"))?;
             print(format_args!("  {}", take_back_command(file)))
         }
     }

@@ -1,7 +1,7 @@
 //! Making members of files and devices that have an array's content in place already, as another program left it.
 //!
 //! The data stay where they are; what the other program had before them becomes the head. What is overwritten is copied
-//! first, and whoever keeps the copy can take all of it back until the array has been used.
+//! first, and whoever keeps the copy can take all of it back until the array has been written.
 //!
 //! There is no moment at which both programs would take the members for theirs. First they get superblocks that say
 //! that they are being *converted*, which nobody opens; then the other program's are erased; then the superblocks say
@@ -116,9 +116,9 @@ pub enum AdoptError {
         /// Where it was.
         path: PathBuf,
     },
-    /// The array was used since.
+    /// The array was written since, or changed.
     #[error(
-        "{path}: the array was started since it was converted, so what it was before is of no use any more",
+        "{path}: the array was written since it was converted, so what it was before is of no use any more",
         path = path.display()
     )]
     Used {
