@@ -1,8 +1,8 @@
 //! Who may write to an export. Networks have no locks, so an export that a disk writes to has the mark of its process
 //! ([`format::owner`](crate::format::owner)), which counts on.
 //!
-//! - Whoever opens an export for writing and finds a mark watches it for a while. If it counts on, the export is in use.
-//!   If it does not, its owner is gone, or cut off: with [`Stealing`] the export is taken from it, and otherwise
+//! - Whoever opens an export for writing and finds a mark watches it for a while. If it counts on, the export is in
+//!   use. If it does not, its owner is gone, or cut off: with [`Stealing`] the export is taken from it, and otherwise
 //!   refused. A process of this machine that has ended is not waited for.
 //! - A disk writes its own mark before anything else, waits, and looks whether it is still there. From then on it looks
 //!   and counts on all the time. It writes nothing else to an export on which it has not found its own mark within the
