@@ -172,7 +172,9 @@ impl Network {
         scene(self, host).with_context(|| name.to_owned())?;
         self.until("the member's return", |status| status["health"]["state"] == "whole")?;
         let output = load.finish(PATIENCE).success();
-        let report: Value = output.json();
+        // Notes of fio may precede the JSON.
+        let text = output.text();
+        let report: Value = serde_json::from_str(&text[text.find('{').context("fio printed no JSON")?..])?;
         let slowest = |way: &str| report["jobs"][0][way]["clat_ns"]["max"].as_f64().unwrap_or_default();
         let slowest = Duration::from_nanos(slowest("read").max(slowest("write")) as u64);
         ensure!(slowest > Duration::ZERO, "{name}: fio says nothing of its requests: {report:#}");
