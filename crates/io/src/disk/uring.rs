@@ -161,7 +161,7 @@ impl UringDisk {
     /// # Errors
     /// When another process has taken one, or the disk is broken.
     pub fn claim(&mut self) -> Result<(), Error> {
-        while self.remotes.iter().any(|remote| remote.is_held_back()) {
+        while self.remotes.iter().any(|remote| remote.is_held_back() || remote.is_guarding()) {
             self.wait_for_some(None)?;
             let mut completions = Vec::new();
             self.reap(&mut completions);

@@ -147,6 +147,11 @@ impl Remote {
         self.broken.is_none() && self.guard.as_ref().is_some_and(Guard::holds_back)
     }
 
+    /// Whether something of the guard is under way.
+    pub(super) fn is_guarding(&self) -> bool {
+        self.guarding.is_some()
+    }
+
     /// Whether another process has the export.
     pub(super) fn is_robbed(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::is_robbed)
@@ -160,7 +165,7 @@ impl Remote {
     /// Has the guard begin nothing more; whether something of it is under way.
     pub(super) fn pause_guard(&mut self) -> bool {
         self.guard.iter_mut().for_each(Guard::pause);
-        self.guarding.is_some()
+        self.is_guarding()
     }
 
     /// Ends the use of the export, which may be another server's: nobody writes to it any more.

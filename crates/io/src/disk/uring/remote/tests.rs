@@ -410,9 +410,9 @@ fn what_was_not_sent_when_a_write_was_given_up_is_never_sent() {
         let mut taken = Vec::new();
         (stream.read_to_end(&mut taken).map_err(|error| error.kind()), taken.len())
     });
-    let member = Arc::new(Member::open(uri.as_ref(), Access::ReadWrite).unwrap());
+    // So it has no mark, of which this server knows nothing.
+    let member = Arc::new(Member::open(uri.as_ref(), Access::ReadOnly).unwrap());
     let mut disk = UringDisk::new(vec![Some(Arc::clone(&member))], 8).unwrap();
-    disk.claim().unwrap();
     // More than the buffers of both ends take.
     let data = pattern(SIZE, 5);
     (0..16).for_each(|tag| disk.submit(write(tag, OpKind::Write, 0, &data)));
