@@ -153,16 +153,14 @@ pub async fn serve<D: LiveDisk>(
     let scheme = if tls.is_some() { Scheme::Nbds } else { Scheme::Nbd };
     let place = place(&listener, scheme, &info.name, exporter.as_ref());
     let description = Description::new(&array, place, is_read_only, connection_threads, options.spares);
-    let domains = options.domains;
-    let description = Rc::new(Description { config, confinement, domains, ..description });
+    let description = Rc::new(Description { config, confinement, domains: options.domains, ..description });
     let rates = Arc::new(Rates::new(options.client_rates));
     let service = Service::start(array, &info, size, settings, connection_threads, tls, &rates)?;
     let (reactor, connections) = service.parts();
     let clients = Clients { connections, connections_max: settings.limits.connections_max, rates };
     let members = Rc::new(Members::new(Rc::clone(&reactor)));
-    let returns = Returns::new(Rc::clone(&description), Rc::clone(&reactor), Rc::clone(&members), options.rejoin_after);
     let parts = Parts {
-        returns: Rc::new(returns),
+        returns: Returns::new(&description, &reactor, &members, options.rejoin_after),
         spares: Rc::new(Spares::new(Rc::clone(&description), Rc::clone(&reactor), Rc::clone(&members))),
         scrubs: Rc::new(Scrubs::new(Rc::clone(&reactor), description.created)),
         description,
@@ -182,8 +180,7 @@ pub async fn serve<D: LiveDisk>(
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
     let summing = logging::sum_up()?;
-    let watched = Rc::clone(description);
-    reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
+    reactor.watch(|now| Watcher::new(Rc::clone(description), now, hook, Rc::clone(&notifier)));
     spawn_upkeep(&parts, is_read_only, scrub_every, options.smart);
     let reshaping = Rc::clone(&control);
     spawn_local(async move { reshaping.look_after_reshapes().await });

@@ -177,7 +177,8 @@ impl UringDisk {
     fn pause_guards(&mut self) -> Vec<usize> {
         let until = Instant::now() + GUARD_WAIT;
         let mut ended = Vec::new();
-        while self.remotes.iter_mut().fold(false, |any, remote| remote.pause_guard() || any) {
+        self.remotes.iter_mut().for_each(|remote| remote.pause_guard());
+        while self.remotes.iter().any(|remote| remote.is_guarding()) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || self.send().is_err() || self.enter_at_most(left).is_err() {
                 break;

@@ -63,12 +63,14 @@ struct Returned {
 impl<D: LiveDisk> Returns<D> {
     /// For an array whose members have to settle for so long; none: they do not return by themselves.
     pub(crate) fn new(
-        description: Rc<Description>,
-        reactor: Rc<Reactor<D>>,
-        members: Rc<Members<D>>,
+        description: &Rc<Description>,
+        reactor: &Rc<Reactor<D>>,
+        members: &Rc<Members<D>>,
         settling: Option<Duration>,
-    ) -> Self {
-        Self { description, reactor, members, settling: Cell::new(settling), returned: RefCell::default() }
+    ) -> Rc<Self> {
+        let (description, reactor, members) = (Rc::clone(description), Rc::clone(reactor), Rc::clone(members));
+        let (settling, returned) = (Cell::new(settling), RefCell::default());
+        Rc::new(Self { description, reactor, members, settling, returned })
     }
 
     /// Changes the settling time.

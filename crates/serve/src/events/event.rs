@@ -211,9 +211,7 @@ impl Event {
             Self::SpareTaken(slot) => {
                 tracing::warn!(event, array, %slot, member, "a spare takes the place of a member");
             }
-            Self::MemberReturns(slot) => {
-                tracing::info!(event, array, %slot, member, "a member returns by itself: its server answers again");
-            }
+            Self::MemberReturns(slot) => log_returning(event, array, slot, members),
             Self::RebuildStarted(slot) => tracing::info!(event, array, %slot, member, "a member is being rebuilt"),
             Self::RebuildFinished(slot) => tracing::info!(event, array, %slot, member, "a member has been rebuilt"),
             Self::ReplaceStarted(slot) => {
@@ -284,6 +282,11 @@ impl Event {
             Self::ScrubIncomplete => tracing::warn!(event, array, "{INCOMPLETE}"),
         }
     }
+}
+
+fn log_returning(event: &str, array: &str, slot: MemberIndex, members: &[String]) {
+    let member = members.first();
+    tracing::info!(event, array, %slot, member, "a member returns by itself: its server answers again");
 }
 
 fn log_lost(event: &str, array: &str, log: LogIndex, device: &[String]) {

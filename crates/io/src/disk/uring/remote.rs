@@ -162,10 +162,9 @@ impl Remote {
         self.broken.is_none() && self.guard.is_some()
     }
 
-    /// Has the guard begin nothing more; whether something of it is under way.
-    pub(super) fn pause_guard(&mut self) -> bool {
+    /// Has the guard begin nothing more.
+    pub(super) fn pause_guard(&mut self) {
         self.guard.iter_mut().for_each(Guard::pause);
-        self.is_guarding()
     }
 
     /// Ends the use of the export, which may be another server's: nobody writes to it any more.
