@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::nbd::{Client, Command};
 use uraid_tests::process::{Output, Process};
 use uraid_tests::run::{client, client_command};
 use uraid_tests::server::Server;
@@ -89,8 +90,14 @@ impl Exports {
         binary::uraid(arguments)
     }
 
+    /// Serves the array; members that were lost come back with `uraid add`.
     fn serve_array(&self, options: &[&str]) -> Server {
-        Server::start_members(&self.array, &self.uris, options)
+        Server::start_members(&self.array, &self.uris, &[options, &["--rejoin-after", "off"]].concat())
+    }
+
+    /// Serves the array, whose members return when their servers have answered for this long.
+    fn serve_returning(&self, settling: &str, options: &[&str]) -> Server {
+        Server::start_members(&self.array, &self.uris, &[options, &["--rejoin-after", settling]].concat())
     }
 
     fn add(&self, slot: usize) {
@@ -170,6 +177,112 @@ fn a_server_that_is_killed_under_load_costs_its_member_alone_and_comes_back() {
     let _ = server.stop();
     drop(exports.servers);
     Content::read(&exports.array).assert_holds(&image, "brought up to date");
+}
+
+fn returns(array: &Array, slot: usize) {
+    let is_whole = |status: &serde_json::Value| {
+        let member = &status["members"][slot];
+        member["state"] == "active" && member["away"].is_null() && status["health"]["state"] == "whole"
+    };
+    until(array, "the member returns", is_whole);
+}
+
+#[test]
+fn a_member_returns_by_itself_when_its_server_is_back() {
+    let mut exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_returning("500ms", &[]);
+    let mut random = Random::new(98);
+    let mut image = random.bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    let mut client = server.connect();
+    for slot in [2, 0] {
+        exports.kill(slot);
+        let mut write = |client: &mut Client| {
+            let (offset, length) = random.sectors(image.len(), 256 << 10);
+            let data = random.bytes(length);
+            client.write(offset, &data);
+            client.flush();
+            image[offset..offset + length].copy_from_slice(&data);
+        };
+        (0..20).for_each(|_| write(&mut client));
+        fails(&exports.array, slot);
+        let is_asked = |status: &serde_json::Value| {
+            let away = &status["members"][slot]["away"];
+            away["waiting"] == "server" && away["problem"].as_str().is_some_and(|why| why.contains("can't connect"))
+        };
+        until(&exports.array, "its server is asked for it", is_asked);
+        let screen = ask(&exports.array, &["status"]).success().text();
+        assert!(screen.contains(&format!("\naway     member {slot}, whose server is asked for it")), "{screen}");
+        (0..20).for_each(|_| write(&mut client));
+        exports.restart(slot);
+        returns(&exports.array, slot);
+    }
+    client.disconnect();
+    assert_same(&read_export(server.uri()), &image, "whole again");
+    let _ = server.stop();
+    drop(exports.servers);
+    Content::read(&exports.array).assert_holds(&image, "brought up to date");
+}
+
+#[test]
+fn a_member_returns_only_if_that_is_wanted() {
+    let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let mut client = server.connect();
+    let lose = |exports: &Exports, client: &mut Client| {
+        exports.kill(1);
+        client.write(0, &[7; 4096]);
+        client.flush();
+        fails(&exports.array, 1);
+    };
+    lose(&exports, &mut client);
+    exports.restart(1);
+    let now = status(&exports.array);
+    assert!(now["members"][1]["away"].is_null(), "{now:#}");
+    let _ = ask(&exports.array, &["set", "--rejoin-after", "100ms"]).success();
+    returns(&exports.array, 1);
+
+    // Whom an administrator takes out stays out, until somebody adds it.
+    lose(&exports, &mut client);
+    let is_away = |status: &serde_json::Value| status["members"][1]["away"]["waiting"] == "server";
+    until(&exports.array, "it is wanted back", is_away);
+    let _ = ask(&exports.array, &["remove", "1"]).success();
+    let now = status(&exports.array);
+    assert_eq!(now["members"][1]["away"]["waiting"], "administrator", "{now:#}");
+    exports.restart(1);
+    exports.add(1);
+    returns(&exports.array, 1);
+    client.disconnect();
+    let _ = server.stop();
+}
+
+/// The server of a member goes on after it was given up, with what its old connection still holds.
+#[test]
+fn a_server_that_hung_ends_what_it_had_before_its_member_returns() {
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_returning("2s", &["--read-deadline", "200ms", "--write-deadline", "1s"]);
+    let mut random = Random::new(99);
+    let mut image = random.bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    exports.servers[1].signal(Signal::STOP);
+    let mut client = server.connect();
+    for _ in 0..40 {
+        let (offset, length) = random.sectors(image.len(), 64 << 10);
+        let data = random.bytes(length);
+        client.write(offset, &data);
+        image[offset..offset + length].copy_from_slice(&data);
+    }
+    client.flush();
+    fails(&exports.array, 1);
+    exports.servers[1].signal(Signal::CONT);
+    returns(&exports.array, 1);
+    client.disconnect();
+    let _ = server.stop();
+    drop(exports.servers);
+    Content::read(&exports.array).assert_holds(&image, "with all that it missed");
 }
 
 #[test]
@@ -326,4 +439,93 @@ fn members_are_exports_of_uraid_itself() {
     for server in servers {
         let _ = server.stop();
     }
+}
+
+/// Another server of the same members, beside the first.
+fn refuse_second(exports: &Exports, options: &[&str]) -> String {
+    let other = Array::planned(&exports.array.shape);
+    Server::refused(&other, &exports.uris, options).stderr
+}
+
+#[test]
+fn two_servers_of_the_same_exports_are_one_too_many() {
+    let exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let in_use = format!("in use by process {}", server.pid());
+    for options in [&[][..], &["--steal"], &["--degraded", "--force"]] {
+        let refused = refuse_second(&exports, options);
+        assert!(refused.contains(&in_use), "{options:?}: {refused}");
+    }
+    let arguments = ["create", "--force", "--level", "1"].map(PathBuf::from);
+    let refused = binary::uraid(arguments.into_iter().chain(exports.uris.iter().cloned())).code_is(1).stderr;
+    assert!(refused.contains(&in_use), "{refused}");
+    let mut client = server.connect();
+    client.write(0, &[9; 4096]);
+    client.disconnect();
+
+    // Who has ended is not waited for, however it did.
+    let _ = server.stop();
+    let server = exports.serve_array(&[]);
+    server.kill();
+    let server = exports.serve_array(&[]);
+    let mut client = server.connect();
+    assert_eq!(client.read(0, 4096), [9; 4096]);
+    client.disconnect();
+    let _ = server.stop();
+    let mark = |member: &PathBuf| std::fs::read(member).unwrap()[40 << 10..44 << 10].to_vec();
+    assert!(exports.array.members().iter().all(|member| mark(member) == [0; 4096]), "nobody has them");
+}
+
+#[test]
+fn who_was_robbed_writes_nothing_more() {
+    let exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+    exports.create();
+    let first = exports.serve_array(&["--cache", "none"]);
+    let mut former = first.connect();
+    former.write(0, &[1; 64 << 10]);
+    former.flush();
+    first.signal(Signal::STOP);
+    let refused = refuse_second(&exports, &[]);
+    assert!(refused.contains("fallen silent") && refused.contains("--steal"), "{refused}");
+
+    let other = Array::planned(&exports.array.shape);
+    let second = Server::start_members(&other, &exports.uris, &["--steal"]);
+    let mut client = second.connect();
+    assert_eq!(client.read(0, 4096), [1; 4096]);
+    let image = Random::new(100).bytes(exports.array.expected_size());
+    write_export(second.uri(), &image);
+
+    // The first one goes on with its clients.
+    first.signal(Signal::CONT);
+    let written = former.call(Command::Write, 0, 4096, &[3; 4096]);
+    assert_ne!(written.error, 0, "{written:?}");
+    let frozen = until(&exports.array, "it is frozen", |status| status["health"]["state"] == "frozen");
+    assert_eq!(frozen["members"][0]["away"], serde_json::Value::Null, "nobody returns there");
+    first.kill();
+    assert_same(&read_export(second.uri()), &image, "the second server's");
+    client.disconnect();
+    let whole = status(&other);
+    assert_eq!(whole["health"]["state"], "whole", "{whole:#}");
+    let _ = second.stop();
+    drop(exports.servers);
+    Content::read(&exports.array).assert_holds(&image, "by the second server alone");
+}
+
+#[test]
+fn who_shares_what_the_array_does_not_survive_is_warned_of() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let named = [0, 2].map(|slot| format!("rack={}", array.members()[slot].display()));
+    let options = ["--domain", &named[0], "--domain", &named[1]];
+    let warned = array.run_create(MEMBER_BYTES, &options).success().stderr;
+    assert!(warned.contains("rack: members 0 and 2 fail together"), "{warned}");
+    let server = Server::start_members(&array, array.members(), &options);
+    let expected = serde_json::json!([{ "domain": "rack", "slots": [0, 2] }]);
+    assert_eq!(status(&array)["crowded_domains"], expected);
+    let screen = ask(&array, &["status"]).success().text();
+    assert!(screen.contains("\ndomain   rack: members 0 and 2 fail together"), "{screen}");
+    let _ = server.stop();
+    let server = Server::start_members(&array, array.members(), &options[..2]);
+    assert_eq!(status(&array)["crowded_domains"], serde_json::json!([]));
+    let _ = server.stop();
 }

@@ -21,6 +21,7 @@ mod kills;
 mod links;
 mod lint;
 mod mutants;
+mod network;
 mod night;
 mod package;
 mod packages;
@@ -60,6 +61,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
+    /// Serve members on other machines, as network namespaces (as root), while servers and links fail
+    Network(network::Options),
     /// Try the server under a real kernel in a virtual machine: file systems, power cuts, and Linux md as the judge of
     /// layouts
     Vm(vm::Options),
@@ -100,6 +103,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Sweep(options) => sweep::run(&project, options).map(drop),
         Command::Mutants(options) => mutants::run(&project, options).map(drop),
         Command::Kills(options) => kills::run(&project, options).map(drop),
+        Command::Network(options) => network::run(&project, options).map(drop),
         Command::Vm(options) => vm::run(&project, options).map(drop),
         Command::Papers(options) => papers::run(&project, options),
         Command::Package(options) => package::run(&project, options),

@@ -13,6 +13,7 @@ mod generator;
 mod goals;
 mod machine;
 mod measured;
+mod network;
 mod peers;
 mod progress;
 mod raw;
@@ -43,6 +44,8 @@ enum Command {
     /// Measure how fast lost members are made again, beside reading and writing files in order, and what clients see of
     /// it
     Rebuild(rebuild::Options),
+    /// Measure members that are exports of NBD servers beside files, and beside nbdfuse
+    Network(network::Options),
     /// Load a server that is already running with pipelined requests, and print a line of JSON
     Generate(generator::Options),
 }
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::Peers(options) => peers::run(&options),
         Command::Rebuild(options) => rebuild::run(&options),
+        Command::Network(options) => network::run(&options),
         Command::Generate(options) => generator::run(&options),
     };
     match done {

@@ -6,8 +6,9 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 use uraid_io::array::{self, CreateOptions, NewLogs};
 use uraid_io::format::superblock::{Allocation, Consistency, Integrity};
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, Geometry, Level, MemberIndex, Sectors, Spec};
 use uraid_serve::clock::now;
+use uraid_serve::domains::{Domain, crowded};
 use uraid_serve::signals::outlive_file_limits;
 use uraid_serve::text::quoted;
 
@@ -57,10 +58,16 @@ pub(crate) struct CreateArgs {
     log_size: Option<Bytes>,
     #[command(flatten)]
     logs: LogArgs,
+    /// Name what fails together, as NAME=MEMBER; repeatable
+    ///
+    /// Warns if the array does not survive the loss of all members with one name. Members without one have the host of
+    /// their URI. Give the names to `uraid serve`, too.
+    #[arg(long = "domain", value_parser = Domain::parse, value_name = "NAME=MEMBER")]
+    domains: Vec<Domain>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Files and block devices, in slot order
+    /// Files, block devices, and URIs of exports (nbd://HOST/NAME), in slot order
     #[arg(required = true, value_name = "MEMBER")]
     members: Vec<PathBuf>,
 }
@@ -150,6 +157,7 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
         created: now()?,
     };
     make(&args.members, &options)?;
+    warn_of_domains(args, options.level, count)?;
     let paths = [args.members.as_slice(), &args.logs.paths].concat();
     let report = examine::report(&paths)?;
     if args.json {
@@ -159,6 +167,17 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     let members: Vec<String> = paths.iter().map(|path| quoted(&path.display().to_string())).collect();
     let dashes = if members.iter().any(|member| member.starts_with('-')) { "-- " } else { "" };
     print(format_args!("  uraid serve {dashes}{}", members.join(" ")))
+}
+
+/// Warns of members that share what the array does not survive the loss of.
+fn warn_of_domains(args: &CreateArgs, level: Level, members: u8) -> Result<()> {
+    // Where blocks are does not depend on how large members are.
+    let spec = Spec { level, members, chunk: args.placement.chunk, member_size: Sectors(1 << 32) };
+    let members = (0..).map(MemberIndex).zip(args.members.iter().map(PathBuf::as_path));
+    for (domain, slots) in crowded(&args.domains, &[Geometry::new(spec)?], members) {
+        tracing::warn!("{domain}: members {slots} fail together, and the array does not survive that");
+    }
+    Ok(())
 }
 
 /// Creates the array, with a progress bar if it takes a while.

@@ -71,6 +71,8 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         degraded: false,
         force: false,
         wait_for_members: None,
+        steal: false,
+        domains: Vec::new(),
         accept_stale: Vec::new(),
         busy_poll: BusyPoll::Auto,
         connection_threads: 0,

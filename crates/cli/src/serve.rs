@@ -142,6 +142,8 @@ fn options(args: &ServeArgs, array: &Array, spares: Vec<Spare>, prepared: &Prepa
         connection_threads: args.connection_threads,
         tls: prepared.tls.clone(),
         spares,
+        domains: args.domains.clone(),
+        rejoin_after: args.patience.rejoin_after.0,
         config: None,
         confinement: Confinement::default(),
         rebuild_limit: args.limits.rebuild_limit.0,

@@ -71,6 +71,9 @@ struct SettingArgs {
     /// As for `uraid serve`
     #[arg(long, value_name = "N|off")]
     max_errors: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "TIME|off")]
+    rejoin_after: Option<String>,
 }
 
 /// Runs the command.
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         read_deadline,
         write_deadline,
         max_errors,
+        rejoin_after,
     } = &args.settings;
     let mut set: Vec<(&str, String)> = Vec::new();
     let mut limit = |key, doing, rate: Rate, request: fn(Option<u64>) -> Request| {
@@ -128,6 +132,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         ("read-deadline", read_deadline),
         ("write-deadline", write_deadline),
         ("max-errors", max_errors),
+        ("rejoin-after", rejoin_after),
     ];
     for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         let _: Value = client.ask(&Request::Set { key: key.to_owned(), value: value.clone() })?;

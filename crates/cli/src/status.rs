@@ -9,8 +9,8 @@ use uraid_serve::clock::now;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
-    BadBlocks, Fill, HealthState, Latency, Limits, LogDevice, LogDeviceState, Member, MemberState, Replace, Request,
-    Reshape, Sandbox, Scrub, ScrubMode, Spare, Status, Trouble,
+    Away, BadBlocks, Crowded, Fill, HealthState, Latency, Limits, LogDevice, LogDeviceState, Member, MemberState,
+    Replace, Request, Reshape, Sandbox, Scrub, ScrubMode, Spare, Status, Trouble, Waiting,
 };
 use uraid_serve::sweeps::{Sweep, Work};
 use uraid_serve::text::{duration, list, size, visible};
@@ -92,11 +92,19 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     );
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
     text += &table(status, before, colours);
-    for Member { slot, bad_blocks, .. } in &status.members {
+    for Member { slot, away, bad_blocks, .. } in &status.members {
+        text += &away.as_ref().map_or_else(String::new, |away| format!("away     member {slot}{}\n", self::away(away)));
         text += &counted(*bad_blocks).map_or_else(String::new, |blocks| format!("lacking  member {slot}: {blocks}\n"));
     }
     for device in &status.log_devices {
         text += &log_line(device);
+    }
+    for Crowded { domain, slots } in &status.crowded_domains {
+        text += &format!(
+            "domain   {}: members {} fail together, and the array does not survive that\n",
+            visible(domain),
+            list(slots)
+        );
     }
     for Spare { path, problem } in &status.spares {
         let path = visible(path);
@@ -248,6 +256,16 @@ fn found(scrub: &Scrub) -> String {
         bytes => format!("{} of parity could not be checked, ", size(bytes)),
     };
     format!("{state}; {unchecked}{found}")
+}
+
+/// What the return of a member waits for: `, whose server is asked for it: it does not answer`.
+fn away(Away { waiting, problem }: &Away) -> String {
+    let what = match waiting {
+        Waiting::Server => ", whose server is asked for it again and again",
+        Waiting::Settling => ", whose server answers: it is about to return",
+        Waiting::Administrator => ", which returns with `uraid add`",
+    };
+    problem.as_ref().map_or_else(|| what.to_owned(), |problem| format!("{what}: {problem}"))
 }
 
 /// A row for each member.

@@ -34,8 +34,8 @@ pub(crate) use operation::SEGMENTS_MAX;
 pub use operation::{Completion, DiskError, DiskOp, OpInfo, OpKind, OpName, Segments};
 pub(crate) use place::PLACES;
 pub use place::{log_at, log_place, places};
-pub(crate) use uring::DEFAULT_DEPTH;
 pub use uring::UringDisk;
+pub(crate) use uring::{Claim, DEFAULT_DEPTH};
 
 /// The members of one array as one asynchronous device; see the module's contract.
 pub trait Disk {

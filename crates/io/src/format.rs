@@ -9,6 +9,7 @@ pub mod badblocks;
 pub mod bitmap;
 pub mod log;
 pub mod log_device;
+pub mod owner;
 pub mod sums;
 pub mod superblock;
 mod units;

@@ -11,6 +11,7 @@ mod export;
 mod inheritance;
 mod lock;
 mod loops;
+mod owner;
 mod sysfs;
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -35,10 +36,12 @@ use crate::signature::{self, Signature};
 
 pub use error::MemberError;
 pub(crate) use export::{Export, Idle};
-pub use export::{absolute, exists, is_uri};
+pub use export::{absolute, exists, host, is_uri};
 pub use inheritance::Inheritance;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::{Access, Wait};
+pub(crate) use owner::{BEAT_EVERY, LEASE, Vacancy, this_process};
+pub use owner::{Stealing, know_oneself};
 
 /// How much is tried out.
 const PROBE_BYTES: u64 = 4096;
@@ -171,6 +174,13 @@ impl Member {
     #[must_use]
     pub fn is_export(&self) -> bool {
         self.export().is_some()
+    }
+
+    /// Whether it is an export of which the connection broke while the member was used: it does not come back, but the
+    /// export may, as another [`Member`].
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.export().is_some_and(Export::is_cut_off)
     }
 
     /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or

@@ -20,6 +20,6 @@ pub use agreed::Agreed;
 pub use blocking::{Connection, list};
 pub use error::{Error, Refusal};
 pub use handshake::{Ended, Goal, Handshake, Listed};
-pub use socket::Socket;
+pub use socket::{DELIVERY_MAX, Socket};
 pub use transmission::{Part, Received, RequestHeader, RequestIndex, Transmission};
 pub use uri::{Address, Tls, Uri, UriError};

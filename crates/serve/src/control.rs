@@ -4,6 +4,7 @@
 //! turn. Lines, connections and waits are bounded. No input from a peer ends the server.
 
 mod changes;
+pub(crate) mod returns;
 pub(crate) mod scrubs;
 pub(crate) mod socket;
 pub(crate) mod spares;
@@ -30,7 +31,7 @@ use crate::lines;
 use crate::logging;
 use crate::metrics;
 use crate::orders::Inbox;
-use crate::patience::Patience;
+use crate::patience::{Patience, deadline};
 use crate::protocol::{Answer, Limits, Lost, Metrics, Recording, Request, Stopped};
 use crate::reactor::grow;
 use crate::reactor::members::Members;
@@ -40,6 +41,7 @@ use crate::systemd::Notifier;
 use crate::takeover::{self, Left};
 use crate::text;
 use changes::Changes;
+use returns::Returns;
 use scrubs::Scrubs;
 use spares::Spares;
 
@@ -88,13 +90,14 @@ pub(crate) struct Parts<D> {
     pub(crate) clients: Clients,
     pub(crate) members: Rc<Members<D>>,
     pub(crate) spares: Rc<Spares<D>>,
+    pub(crate) returns: Rc<Returns<D>>,
     pub(crate) scrubs: Rc<Scrubs<D>>,
 }
 
 impl<D: LiveDisk> Control<D> {
     /// Controls an array of these parts, of which nothing may go to another process if a reason is given.
     pub(crate) fn new(parts: &Parts<D>, stays: Option<&'static str>) -> Self {
-        let Parts { description, reactor, clients, members, spares, scrubs } = parts;
+        let Parts { description, reactor, clients, members, spares, returns, scrubs } = parts;
         let (ended, _) = watch::channel(None);
         Self {
             description: Rc::clone(description),
@@ -111,6 +114,7 @@ impl<D: LiveDisk> Control<D> {
                 reactor: Rc::clone(reactor),
                 members: Rc::clone(members),
                 spares: Rc::clone(spares),
+                returns: Rc::clone(returns),
                 begun: Notify::new(),
             },
             scrubs: Rc::clone(scrubs),
@@ -409,13 +413,19 @@ impl<D: LiveDisk> Control<D> {
                 Ok(())
             }
             "log" => logging::set(value),
+            "rejoin-after" => {
+                let settling = deadline(value).map_err(|error| anyhow!("rejoin-after: {error}"))?;
+                self.changes.returns.set_settling(settling.0);
+                tracing::info!(key, value, "set");
+                Ok(())
+            }
             _ => {
                 let patience = Patience::of(&*self.reactor.engine());
                 let Some(patience) = patience.with(key, value) else {
                     bail!(
                         "there is no setting '{key}'; the settings are cache (writeback, writethrough), log (error, \
-                         warn, info, debug, trace, off), read-deadline and write-deadline (2s, 500ms, off) and \
-                         max-errors (20, off)"
+                         warn, info, debug, trace, off), read-deadline, write-deadline and rejoin-after (2s, 500ms, \
+                         off) and max-errors (20, off)"
                     );
                 };
                 let patience = patience?;

@@ -15,7 +15,9 @@ use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uraid_nbd::Endpoint;
 use uuid::Uuid;
 
+use crate::away::Away;
 use crate::confinement::Confinement;
+use crate::domains::{Domain, crowded};
 use crate::log_devices::{self, Known};
 use crate::names::level_name;
 use crate::protocol::{OutOfDate, Salvage};
@@ -48,6 +50,10 @@ pub(crate) struct Description {
     pub(crate) logs: RefCell<Vec<Known>>,
     /// In the order in which they are used.
     pub(crate) spares: RefCell<Vec<Spare>>,
+    /// Which members fail together.
+    pub(crate) domains: Vec<Domain>,
+    /// Members that are wanted back.
+    pub(crate) away: RefCell<Vec<Away>>,
 }
 
 /// Where an array is served.
@@ -116,6 +122,8 @@ impl Description {
             members: RefCell::new(members.collect()),
             logs: RefCell::new(log_devices::known(array)),
             spares: RefCell::new(spares),
+            domains: Vec::new(),
+            away: RefCell::default(),
         }
     }
 
@@ -145,6 +153,13 @@ impl Description {
     /// How many more members every shape of the array survives, whichever they are; see [`survives`].
     pub(crate) fn survives(&self, without: MemberSet) -> usize {
         self.shapes().iter().map(|shape| survives(shape, without)).min().unwrap_or_default()
+    }
+
+    /// Domains whose loss the array does not survive.
+    pub(crate) fn crowded(&self) -> Vec<(String, MemberSet)> {
+        let members = self.members.borrow();
+        let paths = (0..).map(MemberIndex).zip(&*members);
+        crowded(&self.domains, &self.shapes(), paths.filter_map(|(slot, member)| Some((slot, member.path.as_deref()?))))
     }
 
     /// The name of the array's level.

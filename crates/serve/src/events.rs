@@ -193,6 +193,8 @@ mod tests {
             members: RefCell::new((0..3).map(member).collect()),
             logs: RefCell::default(),
             spares: RefCell::default(),
+            domains: Vec::new(),
+            away: RefCell::default(),
         };
         Watcher::new(Rc::new(description), Condition::default(), None, Rc::new(Notifier::from_env()))
     }

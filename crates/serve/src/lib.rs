@@ -5,6 +5,7 @@
 //! and opened. What it shares with commands is [`client`] and [`protocol`], which ask a running server, and words for
 //! people ([`text`], [`health`], [`names`]).
 
+mod away;
 mod calls;
 mod captive;
 pub mod client;
@@ -17,6 +18,7 @@ mod connections;
 mod control;
 mod description;
 mod disk;
+pub mod domains;
 mod events;
 mod export_size;
 pub mod fleet;

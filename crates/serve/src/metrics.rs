@@ -272,6 +272,11 @@ fn members(text: &mut Text, snapshot: &Snapshot, description: &Description) {
     for (member, slot) in &slots {
         present.sample(&[("member", slot)], u8::from(!snapshot.condition.missing.contains(*member)));
     }
+    let mut away = text.gauge("uraid_member_away", "1 if the member's connection broke, and it is wanted back.");
+    for (member, slot) in &slots {
+        let is_away = description.away.borrow().iter().any(|away| away.slot == *member);
+        away.sample(&[("member", slot)], u8::from(is_away));
+    }
     let mut troubles = text.gauge("uraid_member_trouble", "1 if the member needs attention for this reason.");
     for (member, slot) in &slots {
         for trouble in Trouble::ALL {

@@ -7,6 +7,8 @@
 
 mod devices;
 mod limits;
+mod network;
+mod recording;
 mod sandbox;
 mod stopped;
 
@@ -21,6 +23,8 @@ use uuid::Uuid;
 
 pub use devices::{Latency, LogAdded, LogDevice, LogDeviceState, NamedLog};
 pub use limits::Limits;
+pub use network::{Away, Crowded, Waiting};
+pub use recording::{Recorded, Recording};
 pub use sandbox::Sandbox;
 pub use stopped::{HandedOver, Lost, Stopped};
 
@@ -158,24 +162,6 @@ pub(crate) enum Answer {
     Done {},
 }
 
-/// A recording has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recording {
-    /// Its number.
-    pub recording: u64,
-}
-
-/// A part of a recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Recorded {
-    /// Lines of `seconds,R or W,offset,bytes`.
-    pub trace: String,
-    /// Requests that were not kept, as nobody took the others in time.
-    pub lost: u64,
-    /// Whether there is more to take at once.
-    pub has_more: bool,
-}
-
 /// Counters and latencies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
@@ -231,6 +217,9 @@ pub struct Status {
     pub log_devices: Vec<LogDevice>,
     /// In the order in which they are used.
     pub spares: Vec<Spare>,
+    /// Failure domains whose loss the array does not survive.
+    #[serde(default)]
+    pub crowded_domains: Vec<Crowded>,
     #[serde(default)]
     pub limits: Limits,
     /// `writeback`, `writethrough` or `none`.
@@ -606,6 +595,9 @@ pub struct Member {
     pub uuid: Uuid,
     pub path: Option<String>,
     pub state: MemberState,
+    /// It is on a network, its connection broke, and it is wanted back.
+    #[serde(default)]
+    pub away: Option<Away>,
     #[serde(default)]
     pub bad_blocks: BadBlocks,
     /// Why it needs attention, worst reason first.

@@ -20,12 +20,14 @@ use uraid_nbd::{Ending, Endpoint, ExportInfo, Listener, RateLimits, Rates, Schem
 use crate::captive::{self, Captive};
 use crate::clients::Clients;
 use crate::confinement::Confinement;
+use crate::control::returns::Returns;
 use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
 use crate::control::spares::Spares;
 use crate::control::{Control, Parts};
 use crate::description::{Config, Description, Place};
 use crate::disk::LiveDisk;
+use crate::domains::Domain;
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::export_size::ExportSize;
 use crate::logging;
@@ -57,6 +59,11 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// In the order in which they are used.
     pub spares: Vec<Spare>,
+    /// Which members fail together.
+    pub domains: Vec<Domain>,
+    /// How long the server of a member on a network has to answer again before the member returns; none: it does not
+    /// return by itself.
+    pub rejoin_after: Option<Duration>,
     /// Where the settings come from, if that is a file.
     pub config: Option<Config>,
     /// What the server has given up when it has started.
@@ -146,13 +153,14 @@ pub async fn serve<D: LiveDisk>(
     let scheme = if tls.is_some() { Scheme::Nbds } else { Scheme::Nbd };
     let place = place(&listener, scheme, &info.name, exporter.as_ref());
     let description = Description::new(&array, place, is_read_only, connection_threads, options.spares);
-    let description = Rc::new(Description { config, confinement, ..description });
+    let description = Rc::new(Description { config, confinement, domains: options.domains, ..description });
     let rates = Arc::new(Rates::new(options.client_rates));
     let service = Service::start(array, &info, size, settings, connection_threads, tls, &rates)?;
     let (reactor, connections) = service.parts();
     let clients = Clients { connections, connections_max: settings.limits.connections_max, rates };
     let members = Rc::new(Members::new(Rc::clone(&reactor)));
     let parts = Parts {
+        returns: Returns::new(&description, &reactor, &members, options.rejoin_after),
         spares: Rc::new(Spares::new(Rc::clone(&description), Rc::clone(&reactor), Rc::clone(&members))),
         scrubs: Rc::new(Scrubs::new(Rc::clone(&reactor), description.created)),
         description,
@@ -172,8 +180,7 @@ pub async fn serve<D: LiveDisk>(
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
     let summing = logging::sum_up()?;
-    let watched = Rc::clone(description);
-    reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
+    reactor.watch(|now| Watcher::new(Rc::clone(description), now, hook, Rc::clone(&notifier)));
     spawn_upkeep(&parts, is_read_only, scrub_every, options.smart);
     let reshaping = Rc::clone(&control);
     spawn_local(async move { reshaping.look_after_reshapes().await });
@@ -258,20 +265,21 @@ async fn end(task: Option<JoinHandle<()>>) {
     }
 }
 
-/// Begins what goes on beside the clients: scrubs, spares, and a look at the members now and then.
+/// Begins what goes on beside the clients: scrubs, spares, members that return, and a look at the members now and then.
 fn spawn_upkeep<D: LiveDisk>(
     parts: &Parts<D>,
     is_read_only: bool,
     scrub_every: Option<Duration>,
     smart: Option<Smart>,
 ) {
-    let Parts { reactor, members, spares, scrubs, .. } = parts;
+    let Parts { reactor, members, spares, returns, scrubs, .. } = parts;
     if !is_read_only {
         scrubs.resume();
     }
     spawn_local(Rc::clone(scrubs).look_after(scrub_every));
     if !is_read_only {
         spawn_local(Rc::clone(spares).keep_whole());
+        spawn_local(Rc::clone(returns).fetch_all());
     }
     spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members)));
     spawn_local(laggards::watch(Rc::clone(reactor)));

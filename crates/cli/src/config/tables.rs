@@ -23,7 +23,7 @@ use crate::misuse::Misuse;
 use crate::serve::args::ServeArgs;
 
 /// What describes one array, and makes no sense for all.
-const OF_ARRAYS: [&str; 8] = [MEMBERS, "spare", "export", "control", "name", "uuid", "accept-stale", "force"];
+const OF_ARRAYS: [&str; 9] = [MEMBERS, "spare", "domain", "export", "control", "name", "uuid", "accept-stale", "force"];
 
 /// What is about sockets, beside where they are.
 const OF_SOCKETS: [&str; 6] =

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use uraid_io::engine::Deadlines;
 use uraid_layout::Bytes;
+use uraid_serve::domains::Domain;
 use uraid_serve::patience::{Limit, Patience, deadline, errors};
 use uuid::Uuid;
 
@@ -24,6 +25,7 @@ const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
 pub(super) const READ_DEADLINE: &str = "2s";
 pub(super) const WRITE_DEADLINE: &str = "30s";
 pub(super) const MAX_ERRORS: &str = "20";
+pub(super) const REJOIN_AFTER: &str = "10s";
 
 /// Arguments of `uraid serve`.
 #[derive(Debug, Args)]
@@ -78,6 +80,13 @@ pub(crate) struct ServeArgs {
     /// `uraid create --help`, --force). Once taken it is a member, and the same command line serves the array again.
     #[arg(long = "spare", value_name = "PATH", conflicts_with = "read_only")]
     pub(crate) spares: Vec<PathBuf>,
+    /// Name what fails together, as NAME=MEMBER; repeatable
+    ///
+    /// `uraid status` warns if an array does not survive the loss of all members with one name. Members without one
+    /// have the host of their URI.
+    #[arg(long = "domain", value_parser = Domain::parse, value_name = "NAME=MEMBER", hide_short_help = true)]
+    #[arg(help_heading = "Monitoring and upkeep")]
+    pub(crate) domains: Vec<Domain>,
     /// Wait this long for members that have not appeared yet, such as 90s
     #[arg(long, value_parser = period, value_name = "TIME", help_heading = "Starting with problems")]
     pub(crate) wait_for_members: Option<Duration>,
@@ -88,6 +97,13 @@ pub(crate) struct ServeArgs {
     /// the array needs this member: what it lacked reads as anything.
     #[arg(long, help_heading = "Starting with problems")]
     pub(crate) force: bool,
+    /// Take members on a network from a server that has fallen silent
+    ///
+    /// Who serves exports of NBD servers marks them, and counts on there. Another server is refused as long as that
+    /// counts on, and also when it does not, unless it is known to have ended, or this is given. A server that was
+    /// only cut off notices, and fails all requests from then on.
+    #[arg(long, conflicts_with = "read_only", help_heading = "Starting with problems", hide_short_help = true)]
+    pub(crate) steal: bool,
     /// Last resort: read from this outdated member; repeatable
     ///
     /// The array went on without the member in this slot. uraid says what may be old or wrong, and serves the array
@@ -136,7 +152,8 @@ pub(crate) struct ServeArgs {
     pub(crate) watch: WatchArgs,
     #[command(flatten)]
     pub(crate) privileges: PrivilegeArgs,
-    /// Members in any order; with --uuid, --name or --md, any paths that may be members
+    /// Members in any order: files, devices, and URIs of exports (nbd://HOST/NAME); with --uuid, --name or --md, any
+    /// paths that may be members
     #[arg(required_unless_present = "config", value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -177,12 +194,14 @@ pub(crate) enum MdZones {
 }
 
 /// Options that mean nothing to an array of Linux md.
-const NOT_WITH_MD: [&str; 22] = [
+const NOT_WITH_MD: [&str; 25] = [
     "config",
     "takeover",
     "spares",
     "wait_for_members",
     "accept_stale",
+    "steal",
+    "domains",
     "cache",
     "cache_size",
     "read_ahead",
@@ -192,6 +211,7 @@ const NOT_WITH_MD: [&str; 22] = [
     "read_deadline",
     "write_deadline",
     "max_errors",
+    "rejoin_after",
     "rebuild_limit",
     "scrub_limit",
     "reshape_limit",
@@ -248,6 +268,7 @@ pub(crate) struct WatchArgs {
     /// Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered, member-missing, member-failed,
     /// member-failing, member-deleted, member-stalled, member-lagging, member-no-room, member-smart, log-device-failed,
     /// log-device-stalled, log-device-joined, unwritten, written-out, content-lost, content-restored, spare-taken,
+    /// member-returns,
     /// rebuild-started, rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped,
     /// replace-stuck, replace-rebuilding, scrub-started, scrub-finished, scrub-incomplete, scrub-mismatch,
     /// initialise-started, initialise-finished, reshape-started, reshape-finished, reshape-stuck, grown.
@@ -323,6 +344,14 @@ pub(crate) struct PatienceArgs {
     #[arg(long, value_parser = errors, default_value = MAX_ERRORS, value_name = "N|off")]
     #[arg(help_heading = "Failing members")]
     pub(crate) max_errors: Limit<u32>,
+    /// Have a member on a network return when its server has answered again for this long
+    ///
+    /// For members that are exports of NBD servers and failed because their connection broke. Their server is asked
+    /// for them again and again; in this time it is to end what it still has of the old connection. off: they return
+    /// with `uraid add`.
+    #[arg(long, value_parser = deadline, default_value = REJOIN_AFTER, value_name = "TIME|off")]
+    #[arg(help_heading = "Failing members", hide_short_help = true)]
+    pub(crate) rejoin_after: Limit<Duration>,
 }
 
 impl Default for PatienceArgs {
@@ -331,13 +360,14 @@ impl Default for PatienceArgs {
             read_deadline: deadline(READ_DEADLINE).expect("a time"),
             write_deadline: deadline(WRITE_DEADLINE).expect("a time"),
             max_errors: errors(MAX_ERRORS).expect("a number"),
+            rejoin_after: deadline(REJOIN_AFTER).expect("a time"),
         }
     }
 }
 
 impl From<PatienceArgs> for Patience {
     fn from(args: PatienceArgs) -> Self {
-        let PatienceArgs { read_deadline, write_deadline, max_errors } = args;
+        let PatienceArgs { read_deadline, write_deadline, max_errors, .. } = args;
         Self { deadlines: Deadlines { read: read_deadline.0, write: write_deadline.0 }, max_errors: max_errors.0 }
     }
 }

@@ -23,7 +23,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits, set_capabilities, set_keep_capabilities,
     set_no_new_privs,
 };
-use uraid_io::member::is_uri;
+use uraid_io::member::{is_uri, know_oneself};
 use uraid_nbd::{Listener, SocketFile, UnixSocket};
 use uraid_serve::server::Sockets;
 use uraid_serve::{Confinement, running};
@@ -136,6 +136,8 @@ impl Privileges {
     /// # Errors
     /// If the kernel does not do it.
     pub(super) fn close(&self, paths: &Paths) -> Result<()> {
+        // What it says of itself on members on a network is nowhere to be found later.
+        know_oneself();
         if self.heir.is_some() || self.sandbox.is_any() {
             set_no_new_privs(true).context("can't do without new privileges")?;
         }

@@ -12,7 +12,7 @@ use uraid_io::array::{
 };
 use uraid_io::format::log::replay::ReplayError;
 use uraid_io::format::superblock::SuperblockError;
-use uraid_io::member::{Access, MemberError};
+use uraid_io::member::{Access, MemberError, Stealing};
 use uraid_layout::{Bytes, MemberIndex};
 use uraid_serve::spare::Spare;
 use uraid_serve::systemd::Notifier;
@@ -47,6 +47,7 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>, go_on: impl Fn() 
         )
     );
     let tick = extend(notifier);
+    let _stealing = args.steal.then(Stealing::begin);
     let wanted = wanted(args);
     if let Some(time) = args.wait_for_members {
         late::wait(&args.members, &args.spares, wanted.as_ref(), time, notifier, tick.clone(), go_on)?;

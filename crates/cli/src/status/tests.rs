@@ -12,6 +12,7 @@ fn member(slot: u8, state: MemberState) -> Member {
         uuid: Uuid::from_u128(slot.into()),
         path: (state == MemberState::Active).then(|| format!("/srv/d{slot}")),
         state,
+        away: None,
         bad_blocks: BadBlocks::default(),
         troubles: Vec::new(),
         slow: false,
@@ -68,6 +69,7 @@ fn status() -> Status {
         members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
         log_devices: Vec::new(),
         spares: Vec::new(),
+        crowded_domains: Vec::new(),
         limits: Limits::default(),
         cache_mode: "writeback".into(),
         cache_bypassed: false,
@@ -157,6 +159,33 @@ fn the_screen_says_what_each_member_lacks() {
     let text = screen(&status, None, Colours::NONE);
     assert_eq!(text.matches("lacking").count(), 1, "{text}");
     assert!(text.contains("\nlacking  member 1: 3 bad blocks, 2 absent and 1 unread\n\nclients"), "{text}");
+}
+
+#[test]
+fn the_screen_says_who_fails_together() {
+    let crowded = Crowded { domain: "rack1".into(), slots: vec![0, 2] };
+    let text = screen(&Status { crowded_domains: vec![crowded], ..status() }, None, Colours::NONE);
+    let line = "\ndomain   rack1: members 0 and 2 fail together, and the array does not survive that\n";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn the_screen_says_what_a_members_return_waits_for() {
+    let mut status = status();
+    for (waiting, problem, line) in [
+        (Waiting::Server, None, "whose server is asked for it again and again"),
+        (Waiting::Server, Some("nobody listens"), "whose server is asked for it again and again: nobody listens"),
+        (Waiting::Settling, None, "whose server answers: it is about to return"),
+        (
+            Waiting::Administrator,
+            Some("it is of another array"),
+            "which returns with `uraid add`: it is of another array",
+        ),
+    ] {
+        status.members[1].away = Some(Away { waiting, problem: problem.map(str::to_owned) });
+        let text = screen(&status, None, Colours::NONE);
+        assert!(text.contains(&format!("\naway     member 1, {line}\n\nclients")), "{text}");
+    }
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl Array<UringDisk> {
                 UringDisk::new(members.into_iter().map(|member| member.map(Arc::new)).collect(), DEFAULT_DEPTH)?;
             // A member without room would be given up otherwise; only whoever writes can run out of it.
             disk.set_waits_for_room(options.access == Access::ReadWrite);
+            disk.claim()?;
             Ok(disk)
         };
         Self::of(named, options, stale, patience, disk)

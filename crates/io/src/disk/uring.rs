@@ -31,11 +31,13 @@ use std::time::{Duration, Instant};
 
 use io_uring::IoUring;
 use io_uring::types::{SubmitArgs, Timespec};
+use rustix::io::Errno;
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::{Completion, Disk, DiskError, DiskOp, Latencies, OpKind, PLACES, log_at};
 use crate::error::Error;
 use crate::member::Member;
+pub(crate) use remote::Claim;
 use remote::{Ended, MARK, Remote};
 use slot::{Progress, Slot};
 
@@ -49,6 +51,12 @@ const AT_ONCE_MAX: Bytes = Bytes(128 << 10);
 /// How long a member's file is taken to have its size after a look. A write beyond the end of one that was truncated
 /// would give it a size again, and its hole would read as zeros.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// How long to wait at most while an export holds operations back, which is over as time passes.
+const HELD_BACK: Duration = Duration::from_millis(20);
+
+/// How long the disk's end waits for the guards of exports.
+const GUARD_WAIT: Duration = Duration::from_secs(1);
 
 /// How long dropping the disk waits for what the kernel has.
 const DROP_WAIT: Duration = Duration::from_secs(10);
@@ -90,6 +98,8 @@ pub struct UringDisk {
     /// By slot: when the member's file was last seen to have its size.
     seen_whole: Vec<Option<Instant>>,
     broken: Option<std::io::Error>,
+    /// Another process has an export: nothing is done on any member any more.
+    is_robbed: bool,
 }
 
 impl UringDisk {
@@ -127,6 +137,7 @@ impl UringDisk {
             with_kernel: 0,
             enters: 0,
             broken: None,
+            is_robbed: false,
         };
         let members: Vec<Arc<Member>> = disk.members.iter().flatten().cloned().collect();
         members.iter().for_each(|member| disk.make_way_for(member));
@@ -143,6 +154,66 @@ impl UringDisk {
             self.remotes.push(Remote::new(self.next_remote, member));
             self.next_remote = self.next_remote.wrapping_add(1);
         }
+    }
+
+    /// Waits until the exports among the members are this process's own. Operations wait for that in any case.
+    ///
+    /// # Errors
+    /// When another process has taken one, or the disk is broken.
+    pub fn claim(&mut self) -> Result<(), Error> {
+        while self.remotes.iter().any(|remote| remote.is_held_back() || remote.is_guarding()) {
+            self.wait_for_some(None)?;
+            let mut completions = Vec::new();
+            self.reap(&mut completions);
+            assert!(completions.is_empty(), "nothing was submitted");
+        }
+        if self.is_robbed {
+            return Err(Error::Ring { action: "claim a member", source: Errno::STALE.into() });
+        }
+        Ok(())
+    }
+
+    /// Waits for a moment for what guards have under way: connections go back to their members without it.
+    fn pause_guards(&mut self) -> Vec<usize> {
+        let until = Instant::now() + GUARD_WAIT;
+        let mut ended = Vec::new();
+        self.remotes.iter_mut().for_each(|remote| remote.pause_guard());
+        while self.remotes.iter().any(|remote| remote.is_guarding()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.send().is_err() || self.enter_at_most(left).is_err() {
+                break;
+            }
+            self.take_back(&mut ended);
+        }
+        ended
+    }
+
+    /// Takes what the kernel has done, for nobody; `ended` are slots of it.
+    fn take_back(&mut self, ended: &mut Vec<usize>) {
+        for entry in self.ring.completion() {
+            self.with_kernel -= 1;
+            let mark = entry.user_data();
+            if mark & MARK == 0 {
+                ended.push(usize::try_from(mark).expect("an entry carries its slot"));
+            } else {
+                remote_of(&mut self.remotes, mark).answered(mark & 1 == 1, entry.result(), &mut self.ended);
+            }
+        }
+    }
+
+    /// Does nothing more if another process has one of the exports.
+    fn end_if_robbed(&mut self) {
+        if self.is_robbed || !self.remotes.iter().any(|remote| remote.is_robbed()) {
+            return;
+        }
+        self.is_robbed = true;
+        tracing::error!("another server has taken a member: nothing is written to any member any more");
+        self.remotes.iter_mut().for_each(|remote| remote.give_up(&mut self.ended));
+        let robbed = |op: DiskOp| {
+            let info = op.info();
+            op.complete(Err(DiskError::Io { op: info, errno: Errno::STALE }))
+        };
+        self.refused.extend(self.waiting.drain(..).map(robbed));
     }
 
     /// The connection of the member at a place, if that is on a network.
@@ -235,6 +306,7 @@ impl UringDisk {
     /// Lets go of all members, whose locks are free then. One with operations that were abandoned stays open until they
     /// end.
     pub fn release(&mut self) {
+        self.pause_guards();
         for slot in 0..self.members.len() {
             let slot = MemberIndex(u8::try_from(slot).expect("an array has at most 64 members, and a seat"));
             self.keep_open(slot);
@@ -259,6 +331,7 @@ impl UringDisk {
     /// Why an operation can't even be tried.
     fn refuse(&self, op: &DiskOp) -> Result<(), DiskError> {
         match self.members.get(op.member.index()) {
+            Some(Some(_)) if self.is_robbed => Err(DiskError::Io { op: op.info(), errno: Errno::STALE }),
             Some(Some(member)) => op.check_end(member.size()),
             Some(None) | None => Err(DiskError::Absent { op: op.info() }),
         }
@@ -297,6 +370,7 @@ impl UringDisk {
                 pushed.expect("the batch was not full");
                 self.with_kernel += 1;
             }
+            remote.end_if_broken(&mut self.ended);
         }
     }
 
@@ -350,7 +424,10 @@ impl UringDisk {
     fn wait_for_some(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
         self.kick()?;
         let has_some = !self.refused.is_empty() || !self.answered.is_empty() || !self.ended.is_empty();
-        let has_any = self.with_kernel > 0 || at_most.is_some() && !self.roomless.is_empty();
+        // What an export that is not claimed yet holds back has nothing with the kernel.
+        let is_held_back = self.remotes.iter().any(|remote| remote.is_held_back());
+        let at_most = if is_held_back { Some(at_most.unwrap_or(HELD_BACK).min(HELD_BACK)) } else { at_most };
+        let has_any = self.with_kernel > 0 || is_held_back || at_most.is_some() && !self.roomless.is_empty();
         if !has_some && has_any && self.ring.completion().is_empty() {
             self.enters += 1;
             let waited = match at_most {
@@ -483,6 +560,7 @@ impl Disk for UringDisk {
                 }
             }
         }
+        self.end_if_robbed();
         for (completion, timed) in self.ended.drain(..) {
             if let Some((name, began)) = timed {
                 let now = *now.get_or_insert_with(Instant::now);
@@ -526,7 +604,7 @@ impl Disk for UringDisk {
     }
 
     fn wants_ticks(&self) -> bool {
-        !self.roomless.is_empty()
+        !self.roomless.is_empty() || self.remotes.iter().any(|remote| remote.wants_ticks())
     }
 
     fn abandon(&mut self, tag: u64) {
@@ -579,25 +657,17 @@ impl AsFd for UringDisk {
 impl Drop for UringDisk {
     fn drop(&mut self) {
         let until = Instant::now() + DROP_WAIT;
+        let (mut result, mut ended) = (Ok(()), self.pause_guards());
         // What is closed comes back.
         self.remotes.iter_mut().for_each(|remote| remote.retire(&mut self.ended));
         let abandoned = self.slots.iter().filter(|slot| slot.is_abandoned()).count();
-        let (mut result, mut ended) = (Ok(()), Vec::new());
         while self.with_kernel > abandoned && result.is_ok() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             result = self.enter_at_most(left);
-            for entry in self.ring.completion() {
-                self.with_kernel -= 1;
-                let mark = entry.user_data();
-                if mark & MARK == 0 {
-                    ended.push(usize::try_from(mark));
-                } else {
-                    remote_of(&mut self.remotes, mark).answered(mark & 1 == 1, entry.result(), &mut self.ended);
-                }
-            }
+            self.take_back(&mut ended);
         }
         if self.with_kernel > 0 {
             let error = result.err().map(tracing::field::display);
@@ -608,7 +678,7 @@ impl Drop for UringDisk {
                 "operations on members have not ended, so the kernel keeps their memory"
             );
             // The locks of their members stay, too.
-            let is_left = |(index, slot): &(usize, &Slot)| !ended.contains(&Ok(*index)) && !slot.has_former();
+            let is_left = |(index, slot): &(usize, &Slot)| !ended.contains(index) && !slot.has_former();
             let left = self.slots.iter().enumerate().filter(is_left);
             let hung: Vec<MemberIndex> = left.filter_map(|(_, slot)| slot.op()).map(|op| op.member).collect();
             for member in hung {

@@ -93,6 +93,31 @@ pub enum MemberError {
         /// The process that holds the lock, where the kernel tells.
         holder: Option<u32>,
     },
+    /// Another process writes to the export.
+    #[error(
+        "{path}: is in use by {}; stop that first",
+        named(owner.as_ref()),
+        path = path.display()
+    )]
+    Owned {
+        /// The member.
+        path: PathBuf,
+        /// Its host and its number there, if that can be told.
+        owner: Option<(String, u32)>,
+    },
+    /// Another process wrote to the export, and has not let go of it.
+    #[error(
+        "{path}: was in use by {}, which has fallen silent. If it has ended, or is cut off for good, take the member \
+         from it with `uraid serve --steal`",
+        named(owner.as_ref()),
+        path = path.display()
+    )]
+    OwnerSilent {
+        /// The member.
+        path: PathBuf,
+        /// Its host and its number there, if that can be told.
+        owner: Option<(String, u32)>,
+    },
     /// The kernel uses the device.
     #[error(
         "{path}: the kernel uses this device: unmount it, or stop the array, volume or \
@@ -186,6 +211,11 @@ pub enum MemberError {
 /// A time for people.
 fn span(time: Duration) -> String {
     if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
+}
+
+/// A process of some machine.
+fn named(owner: Option<&(String, u32)>) -> String {
+    owner.map_or("another server".into(), |(host, process)| format!("process {process} of host {host}"))
 }
 
 impl MemberError {

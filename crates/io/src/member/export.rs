@@ -3,24 +3,32 @@
 //! There is one connection. Whoever reads and writes with blocking calls uses it where it is; a
 //! [disk](crate::disk::UringDisk) borrows it. One that failed is made anew by the next blocking call, never by a disk.
 //!
-//! Networks have no locks: nothing here keeps two processes off the same export.
+//! Networks have no locks. What keeps two processes off the same export is a mark on it: see [`owner`].
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use uraid_layout::Bytes;
 use uraid_nbd::Command;
 use uraid_nbd::client::{Address, Agreed, Connection, Error, Socket, Uri};
 
 use super::error::MemberError;
 use super::lock::Access;
+use super::owner::{self, Vacancy};
+use crate::disk::Claim;
+use crate::format::owner::{OWNER_AT, OWNER_BYTES};
 use crate::format::superblock::SECTOR_SIZES;
 
 /// How long connecting and each blocking call may take.
 const CALL_MAX: Duration = Duration::from_secs(20);
+
+/// How long letting go of it may take, where its server hangs.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// A connection with nothing under way.
 pub(crate) type Idle = Connection<Socket>;
@@ -31,6 +39,12 @@ pub(crate) struct Export {
     uri: Uri,
     agreed: Agreed,
     connection: Mutex<Option<Idle>>,
+    /// The connection failed while a disk used it.
+    is_cut_off: AtomicBool,
+    /// For writing: what is known of its mark, unless a disk keeps it.
+    claim: Mutex<Option<Claim>>,
+    /// Another process has it now.
+    is_robbed: AtomicBool,
 }
 
 /// The URI that a path is, if it is meant as one.
@@ -55,20 +69,27 @@ impl Export {
     /// # Errors
     /// When the server can't be reached, or refuses, or the export can't be used.
     pub(super) fn open(path: &Path, uri: Uri, access: Access) -> Result<Self, MemberError> {
-        let connection = connect(&uri).map_err(|error| not_opened(path, error))?;
+        let mut connection = connect(&uri, CALL_MAX).map_err(|error| not_opened(path, error))?;
         let agreed = *connection.agreed();
-        let unfit = |what| Err(MemberError::UnfitExport { path: path.into(), what });
         let writes = access == Access::ReadWrite;
-        match () {
-            () if writes && agreed.is_read_only() => unfit("is read-only: have the server export it for writing"),
+        let unfit = match () {
+            () if writes && agreed.is_read_only() => Some("is read-only: have the server export it for writing"),
             () if writes && !agreed.can_flush() => {
-                unfit("can't be flushed, so nothing that is written to it is known to be durable: use another server")
+                Some("can't be flushed, so nothing that is written to it is known to be durable: use another server")
             }
             () if Bytes(agreed.block_sizes().minimum_bytes.into()) > SECTOR_SIZES[SECTOR_SIZES.len() - 1] => {
-                unfit("takes only blocks of more than 4 KiB, and members are written in smaller ones")
+                Some("takes only blocks of more than 4 KiB, and members are written in smaller ones")
             }
-            () => Ok(Self { uri, agreed, connection: Mutex::new(Some(connection)) }),
+            () => None,
+        };
+        if let Some(what) = unfit {
+            return Err(MemberError::UnfitExport { path: path.into(), what });
         }
+        let has_room = agreed.size_bytes() >= OWNER_AT.0 + OWNER_BYTES as u64;
+        let claim = if writes && has_room { Some(Claim::new(find_vacancy(path, &mut connection)?)) } else { None };
+        let (connection, claim) = (Mutex::new(Some(connection)), Mutex::new(claim));
+        let [is_cut_off, is_robbed] = [(); 2].map(|()| AtomicBool::new(false));
+        Ok(Self { uri, agreed, connection, is_cut_off, claim, is_robbed })
     }
 
     /// What the server says of it.
@@ -98,11 +119,58 @@ impl Export {
         *self.held() = Some(connection);
     }
 
+    /// What is known of its mark; whoever borrows the connection takes it, and puts it back.
+    pub(crate) fn take_claim(&self) -> Option<Claim> {
+        self.claim.lock().expect("nobody panics with it").take()
+    }
+
+    /// Takes that back.
+    pub(crate) fn put_claim(&self, claim: Claim) {
+        if claim.is_robbed() {
+            self.rob();
+        }
+        *self.claim.lock().expect("nobody panics with it") = Some(claim);
+    }
+
+    /// Notes that another process has the export: nothing is written to it any more.
+    pub(crate) fn rob(&self) {
+        self.is_robbed.store(true, Ordering::Relaxed);
+    }
+
+    fn check_own(&self) -> io::Result<()> {
+        if self.is_robbed.load(Ordering::Relaxed) { Err(Errno::STALE.into()) } else { Ok(()) }
+    }
+
+    /// Lets go of the export: nobody has to wait for this process.
+    fn let_go(&self) {
+        let has_marked = self.take_claim().is_some_and(|claim| claim.has_marked());
+        if !has_marked || self.check_own().is_err() || self.is_cut_off() {
+            return;
+        }
+        let connection = self.held().take();
+        let Ok(mut connection) = connection.map_or_else(|| connect(&self.uri, FAREWELL_MAX), Ok) else { return };
+        connection.stream().set_deadline(Some(Instant::now() + FAREWELL_MAX));
+        match connection.write_at(OWNER_AT.0, &[0; OWNER_BYTES]) {
+            Ok(()) => *self.held() = Some(connection),
+            Err(error) => tracing::warn!(%error, "whoever uses an export next has to wait"),
+        }
+    }
+
+    /// Notes that the connection failed while it was borrowed.
+    pub(crate) fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.is_cut_off.load(Ordering::Relaxed)
+    }
+
     pub(super) fn read_at(&self, offset: Bytes, data: &mut [u8]) -> io::Result<()> {
         self.call(|connection| connection.read_at(offset.0, data))
     }
 
     pub(super) fn write_at(&self, offset: Bytes, data: &[u8]) -> io::Result<()> {
+        self.check_own()?;
         self.call(|connection| connection.write_at(offset.0, data))
     }
 
@@ -127,7 +195,7 @@ impl Export {
     }
 
     fn reconnect(&self) -> io::Result<Idle> {
-        let connection = connect(&self.uri).map_err(into_io)?;
+        let connection = connect(&self.uri, CALL_MAX).map_err(into_io)?;
         if *connection.agreed() == self.agreed {
             return Ok(connection);
         }
@@ -141,6 +209,7 @@ impl Export {
 
 impl Drop for Export {
     fn drop(&mut self) {
+        self.let_go();
         if let Some(mut connection) = self.held().take() {
             // A word of farewell, which fits into the socket or is not needed.
             connection.stream().set_deadline(Some(Instant::now() + Duration::from_millis(100)));
@@ -151,8 +220,22 @@ impl Drop for Export {
     }
 }
 
-fn connect(uri: &Uri) -> Result<Idle, Error> {
-    Connection::negotiate(Socket::connect(&uri.address, Instant::now() + CALL_MAX)?, &uri.export)
+fn connect(uri: &Uri, time_max: Duration) -> Result<Idle, Error> {
+    Connection::negotiate(Socket::connect(&uri.address, Instant::now() + time_max)?, &uri.export)
+}
+
+/// Finds out whether nobody else writes to an export.
+fn find_vacancy(path: &Path, connection: &mut Idle) -> Result<Vacancy, MemberError> {
+    owner::find_vacancy(path, || {
+        let mut mark = vec![0; OWNER_BYTES];
+        connection.stream().set_deadline(Some(Instant::now() + CALL_MAX));
+        connection.read_at(OWNER_AT.0, &mut mark).map_err(|error| MemberError::Io {
+            path: path.into(),
+            action: "read who uses it",
+            source: into_io(error),
+        })?;
+        Ok(mark)
+    })
 }
 
 /// Why a member can't be opened. What is the network's fault, or may pass, looks like a device's failure.
@@ -184,6 +267,15 @@ fn with_errno(error: io::Error) -> io::Error {
 #[must_use]
 pub fn is_uri(path: &Path) -> bool {
     Uri::is_meant(path.as_os_str().as_bytes())
+}
+
+/// The host that an export is on, if a path is the URI of one that is not on this machine.
+#[must_use]
+pub fn host(path: &Path) -> Option<String> {
+    match uri(path).ok()??.address {
+        Address::Tcp(host, _) => Some(host),
+        Address::Unix(_) => None,
+    }
 }
 
 /// Whether a path stands for something that is there: a URI always does. May block.

@@ -16,6 +16,10 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVE_COUNT: u32 = 3;
 
+/// How long the system tries to deliver what was sent. After that the connection has failed, and nothing of it is
+/// delivered any more.
+pub const DELIVERY_MAX: Duration = Duration::from_secs(25);
+
 /// A connected socket with a deadline for everything that is done with it by [`Read`] and [`Write`].
 #[derive(Debug)]
 pub struct Socket {
@@ -67,7 +71,8 @@ fn watch(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_AFTER)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_EVERY)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_COUNT)?;
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(DELIVERY_MAX.as_millis()).unwrap_or(u32::MAX))
 }
 
 /// How long until then; none: for ever.

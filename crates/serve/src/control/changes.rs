@@ -14,6 +14,7 @@ use uraid_io::format::superblock::{Allocation, LogIndex};
 use uraid_io::member::{Access, Wait};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
+use super::returns::Returns;
 use super::spares::Spares;
 use crate::confinement::{Confinement, is_refusal};
 use crate::description::Description;
@@ -40,6 +41,7 @@ pub(super) struct Changes<D> {
     pub(super) reactor: Rc<Reactor<D>>,
     pub(super) members: Rc<Members<D>>,
     pub(super) spares: Rc<Spares<D>>,
+    pub(super) returns: Rc<Returns<D>>,
     /// A reshape has begun.
     pub(super) begun: Notify,
 }
@@ -57,6 +59,7 @@ impl<D: LiveDisk> Changes<D> {
             return self.members.fail(log_place(log)).await;
         }
         let slot = self.description.find(name)?;
+        self.returns.leave(slot);
         self.ensure_not_awaited()?;
         self.members.fail(slot).await?;
         self.members.disown(slot).await;
@@ -75,6 +78,7 @@ impl<D: LiveDisk> Changes<D> {
         }
         let slot = self.description.find(name)?;
         self.members.take_out(slot)?;
+        self.returns.leave(slot);
         self.reactor.tell_members();
         Ok(())
     }
@@ -308,11 +312,7 @@ impl<D: LiveDisk> Changes<D> {
     }
 
     async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
-        // Who was missing at the start, and nothing was written since, may be the one that returns. All of them go on
-        // record together.
-        if let Some(slot) = self.members.unrecorded().iter().next() {
-            self.members.fail(slot).await?;
-        }
+        self.members.record_missing().await?;
         let prepared = self.members.prepare(path.clone(), options, slot).await?;
         let (slot, uuid) = (prepared.slot(), prepared.uuid());
         self.members.join(prepared).await?;

@@ -8,13 +8,14 @@ use uraid_layout::MemberIndex;
 use uraid_nbd::Endpoint;
 
 use super::scrubs;
+use crate::away::Away;
 use crate::clients::Clients;
 use crate::condition::slots;
 use crate::description::{self, Description};
 use crate::log_report;
 use crate::names::{layout_name, level_name};
 use crate::protocol::{
-    Fill, Health, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Reshape, Spare, Status,
+    Crowded, Fill, Health, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Reshape, Spare, Status,
 };
 use crate::reactor::snapshot::Snapshot;
 use crate::spare;
@@ -64,6 +65,7 @@ pub(super) fn status(
         members: members(description, &snapshot),
         log_devices: log_report::reports(&description.logs.borrow(), &snapshot),
         spares: spares(description),
+        crowded_domains: crowded(description),
         limits: clients.limits(limits),
         cache_mode: cache_name(snapshot.cache_mode).to_owned(),
         cache_bypassed: snapshot.is_cache_bypassed,
@@ -94,6 +96,10 @@ pub(super) fn status(
     }
 }
 
+fn crowded(description: &Description) -> Vec<Crowded> {
+    description.crowded().into_iter().map(|(domain, members)| Crowded { domain, slots: slots(members) }).collect()
+}
+
 fn spares(description: &Description) -> Vec<Spare> {
     let spares = description.spares.borrow();
     let spare = |spare: &spare::Spare| Spare { path: spare.path.display().to_string(), problem: spare.problem.clone() };
@@ -114,6 +120,7 @@ fn members(description: &Description, snapshot: &Snapshot) -> Vec<Member> {
             uuid: known.uuid,
             path: known.path.as_ref().map(|path| path.display().to_string()),
             state,
+            away: description.away.borrow().iter().find(|away| away.slot == index).map(Away::report),
             bad_blocks: snapshot.bad_blocks[index.index()],
             troubles: snapshot.condition.troubles_of(index),
             slow: snapshot.condition.slow.contains(index),

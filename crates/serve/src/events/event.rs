@@ -68,6 +68,8 @@ pub(crate) enum Event {
     },
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
+    /// A member on a network, whose connection broke, returns by itself.
+    MemberReturns(MemberIndex),
     /// A member joined and is being rebuilt.
     RebuildStarted(MemberIndex),
     /// A member is complete.
@@ -133,6 +135,7 @@ impl Event {
             Self::ReshapeStuck => "reshape-stuck",
             Self::ReshapeFinished { .. } => "reshape-finished",
             Self::SpareTaken(_) => "spare-taken",
+            Self::MemberReturns(_) => "member-returns",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
             Self::ReplaceStarted(_) => "replace-started",
@@ -186,6 +189,7 @@ impl Event {
             | Self::MemberSmart(member)
             | Self::MemberMissing(member)
             | Self::SpareTaken(member)
+            | Self::MemberReturns(member)
             | Self::RebuildStarted(member)
             | Self::RebuildFinished(member)
             | Self::ReplaceStarted(member)
@@ -207,6 +211,7 @@ impl Event {
             Self::SpareTaken(slot) => {
                 tracing::warn!(event, array, %slot, member, "a spare takes the place of a member");
             }
+            Self::MemberReturns(slot) => log_returning(event, array, slot, members),
             Self::RebuildStarted(slot) => tracing::info!(event, array, %slot, member, "a member is being rebuilt"),
             Self::RebuildFinished(slot) => tracing::info!(event, array, %slot, member, "a member has been rebuilt"),
             Self::ReplaceStarted(slot) => {
@@ -277,6 +282,11 @@ impl Event {
             Self::ScrubIncomplete => tracing::warn!(event, array, "{INCOMPLETE}"),
         }
     }
+}
+
+fn log_returning(event: &str, array: &str, slot: MemberIndex, members: &[String]) {
+    let member = members.first();
+    tracing::info!(event, array, %slot, member, "a member returns by itself: its server answers again");
 }
 
 fn log_lost(event: &str, array: &str, log: LogIndex, device: &[String]) {

@@ -64,10 +64,19 @@ impl<D: LiveDisk> Members<D> {
     }
 
     /// Members that are missing and not on record as failed.
-    pub(crate) fn unrecorded(&self) -> MemberSet {
+    fn unrecorded(&self) -> MemberSet {
         let slots = self.superblock().slots;
         let is_written = |slot: &MemberIndex| slots[slot.index()].state.is_written();
         self.reactor.vacancies().iter().filter(is_written).collect()
+    }
+
+    /// Has members that are missing and not on record as failed be so: one of them may be the one that returns. Who was
+    /// missing at the start, and nothing was written since, is such a member. All of them go on record together.
+    pub(crate) async fn record_missing(&self) -> Result<()> {
+        match self.unrecorded().iter().next() {
+            Some(slot) => self.fail(slot).await,
+            None => Ok(()),
+        }
     }
 
     /// Fails a member. Completes when the failure is on record.
@@ -137,6 +146,13 @@ impl<D: LiveDisk> Members<D> {
         self.ensure_can_join()?;
         let truth = self.superblock();
         self.prepare_by(path.clone(), move || join(&path, options, &truth, slot)).await
+    }
+
+    /// As [`Members::prepare`], for a member that was there before, and for none else.
+    pub(crate) async fn prepare_returning(&self, path: PathBuf) -> Result<Prepared> {
+        self.ensure_can_join()?;
+        let truth = self.superblock();
+        self.prepare_by(path.clone(), move || rejoin(&path, &truth)).await
     }
 
     async fn prepare_by(

@@ -5,11 +5,11 @@ use uraid_serve::protocol::Request;
 
 use crate::config::Setting;
 use crate::config::tables::{ArrayTable, Settings};
-use crate::serve::args::{CacheName, MAX_ERRORS, READ_DEADLINE, ServeArgs, WRITE_DEADLINE};
+use crate::serve::args::{CacheName, MAX_ERRORS, READ_DEADLINE, REJOIN_AFTER, ServeArgs, WRITE_DEADLINE};
 use crate::values::Rate;
 
 /// What `uraid set` changes, too.
-const IN_PLACE: [&str; 9] = [
+const IN_PLACE: [&str; 10] = [
     "rebuild-limit",
     "scrub-limit",
     "reshape-limit",
@@ -19,6 +19,7 @@ const IN_PLACE: [&str; 9] = [
     "read-deadline",
     "write-deadline",
     "max-errors",
+    "rejoin-after",
 ];
 
 /// What it takes to get from one table to another one for the same array.
@@ -71,6 +72,7 @@ fn request(key: &str, Settings { settings, args }: &Settings) -> Request {
         "read-deadline" => set(READ_DEADLINE),
         "write-deadline" => set(WRITE_DEADLINE),
         "max-errors" => set(MAX_ERRORS),
+        "rejoin-after" => set(REJOIN_AFTER),
         _ => unreachable!("{key} can't be set while the array is served"),
     }
 }
@@ -106,6 +108,7 @@ mod tests {
             ("", "read-deadline = '7s'", set("read-deadline", "7s")),
             ("write-deadline = 'off'", "", set("write-deadline", "30s")),
             ("max-errors = 7", "", set("max-errors", "20")),
+            ("rejoin-after = 'off'", "", set("rejoin-after", "10s")),
         ] {
             assert_eq!(between(old, new), Change::InPlace(vec![request]), "{old} -> {new}");
         }

@@ -6,20 +6,24 @@
 //!   been answered and none of its memory is in a send.
 //! - A connection that fails, or says what it may not, ends all its operations with an error and takes no more. Nobody
 //!   knows then which of its writes were done, or will be. The same happens when somebody gives up on a write, a
-//!   zeroing or a flush: what the server still has of it can't be told from what comes later on the connection.
+//!   zeroing or a flush: what the server still has of it can't be told from what comes later on the connection. What
+//!   this machine has not sent by then is never sent.
+//! - An export that is written to has a [`Guard`], which holds everything else back before it is this process's own.
 //! - What is received is asked for only while something is awaited. A connection that ends meanwhile is found by the
 //!   next operation.
 
+mod guard;
 mod receiving;
 mod sending;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use io_uring::squeue::Entry;
 use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{Shutdown, shutdown};
 use uraid_layout::{Bytes, MemberIndex};
 use uraid_nbd::client::{Agreed, Part, Received, RequestIndex, Transmission};
@@ -27,6 +31,8 @@ use uraid_nbd::{Command, Span};
 
 use super::super::{Completion, DiskError, DiskOp, OpKind, OpName};
 use crate::member::{Idle, Member};
+pub(crate) use guard::Claim;
+use guard::Guard;
 use receiving::{Receiving, Target};
 use sending::Sending;
 
@@ -64,6 +70,9 @@ pub(super) struct Remote {
     sending: Sending,
     receiving: Receiving,
     broken: Option<Errno>,
+    guard: Option<Guard>,
+    /// The guard's operation.
+    guarding: Option<usize>,
 }
 
 /// An operation.
@@ -114,6 +123,8 @@ impl Remote {
             sending: Sending::new(),
             receiving: Receiving::new(),
             broken,
+            guard: export.take_claim().map(Guard::new),
+            guarding: None,
         })
     }
 
@@ -128,11 +139,46 @@ impl Remote {
 
     /// How many operations have not ended.
     pub(super) fn in_flight(&self) -> usize {
-        self.ops.len() - self.vacant.len()
+        self.ops.len() - self.vacant.len() - usize::from(self.guarding.is_some())
+    }
+
+    /// Whether operations wait for the guard, or would.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.broken.is_none() && self.guard.as_ref().is_some_and(Guard::holds_back)
+    }
+
+    /// Whether something of the guard is under way.
+    pub(super) fn is_guarding(&self) -> bool {
+        self.guarding.is_some()
+    }
+
+    /// Whether another process has the export.
+    pub(super) fn is_robbed(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_robbed)
+    }
+
+    /// Whether there is something to do as time passes.
+    pub(super) fn wants_ticks(&self) -> bool {
+        self.broken.is_none() && self.guard.is_some()
+    }
+
+    /// Has the guard begin nothing more.
+    pub(super) fn pause_guard(&mut self) {
+        self.guard.iter_mut().for_each(Guard::pause);
+    }
+
+    /// Ends the use of the export, which may be another server's: nobody writes to it any more.
+    pub(super) fn give_up(&mut self, ended: &mut Vec<Ended>) {
+        self.member.export().expect("it is one").rob();
+        if self.broken.is_none() {
+            self.close(Errno::STALE, &"another server has a member");
+        }
+        self.end_if_broken(ended);
     }
 
     /// Whether somebody waits for an operation that it has for a place.
     pub(super) fn is_awaited(&self, place: MemberIndex) -> bool {
+        // The guard's operation is at no place.
         self.ops.iter().flatten().any(|pending| pending.op.member == place && !pending.is_abandoned)
     }
 
@@ -157,6 +203,11 @@ impl Remote {
             let error = DiskError::Io { op: op.info(), errno };
             return ended.push((op.complete(Err(error)), None));
         }
+        let index = self.take_place(op);
+        self.queue.push_back(index);
+    }
+
+    fn take_place(&mut self, op: DiskOp) -> usize {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.ops.push(None);
             self.ops.len() - 1
@@ -165,7 +216,32 @@ impl Remote {
         let began = Instant::now();
         let (is_abandoned, is_flushing) = (false, false);
         self.ops[index] = Some(Pending { op, began, asked: 0, under_way: 0, error: None, is_abandoned, is_flushing });
-        self.queue.push_back(index);
+        index
+    }
+
+    /// Has the guard's next operation go before all others.
+    fn guard(&mut self, op: Option<DiskOp>) {
+        let Some(op) = op else { return };
+        let index = self.take_place(op);
+        self.guarding = Some(index);
+        self.queue.push_front(index);
+    }
+
+    /// The guard's operation has ended.
+    fn end_guarding(&mut self, index: usize, error: Option<Errno>) {
+        self.ops[index] = None;
+        self.vacant.push(index);
+        self.guarding = None;
+        let Some(guard) = self.guard.as_mut().filter(|_| self.broken.is_none()) else { return };
+        if let Some(errno) = error {
+            tracing::warn!(member = %self.member.path().display(), %errno, "the mark of its owner can't be kept");
+        }
+        let next = guard.ended(error.is_none());
+        if guard.is_robbed() {
+            let (path, owner) = (self.member.path().display(), guard.found());
+            tracing::error!(member = %path, ?owner, "another server has the member");
+        }
+        self.guard(next);
     }
 
     /// The next entry for the ring: a send or a receive.
@@ -175,6 +251,13 @@ impl Remote {
             return None;
         }
         let mark = MARK | u64::from(self.number) << 1;
+        let guarded = self.guard.as_mut().and_then(Guard::next_op);
+        self.guard(guarded);
+        if self.sending.is_in_part() && self.guard.as_ref().is_some_and(Guard::has_lapsed) {
+            // The guard can't ask first any more.
+            self.break_off(Errno::TIMEDOUT, &"a send was interrupted for too long");
+            return None;
+        }
         if !self.sending.is_out() {
             self.fill_send();
             if let Some(entry) = self.sending.describe(file) {
@@ -235,13 +318,17 @@ impl Remote {
     /// Ends the use of the connection: it goes back to its member if nothing is under way, and is closed otherwise.
     pub(super) fn retire(&mut self, ended: &mut Vec<Ended>) {
         let is_idle = self.in_flight() == 0 && !self.is_with_kernel() && self.receiving.is_empty();
+        let export = self.member.export().expect("it is one");
+        if let Some(guard) = self.guard.take() {
+            export.put_claim(guard.into_claim());
+        }
         match self.connection.take_if(|_| is_idle && self.broken.is_none()) {
             Some(connection) => {
-                self.member.export().expect("it is one").give_back(connection);
+                export.give_back(connection);
                 self.broken = Some(Errno::NOTCONN);
             }
             None if self.broken.is_none() => {
-                self.break_off(Errno::CONNABORTED, &"its member is not used any more");
+                self.close(Errno::CONNABORTED, &"its member is not used any more");
                 self.end_if_broken(ended);
             }
             None => {}
@@ -252,23 +339,32 @@ impl Remote {
         Some(self.connection.as_mut()?.stream().as_fd().as_raw_fd())
     }
 
-    /// Gives the connection up. Whatever the kernel has of it comes back soon.
+    /// Gives the connection up, which is used no more than this member from then on.
     fn break_off(&mut self, errno: Errno, why: &dyn std::fmt::Display) {
-        if self.broken.is_some() {
-            return;
+        if self.broken.is_none() {
+            self.member.export().expect("it is one").cut_off();
+            self.close(errno, why);
         }
+    }
+
+    /// Closes the connection. Whatever the kernel has of it comes back soon.
+    fn close(&mut self, errno: Errno, why: &dyn std::fmt::Display) {
         self.broken = Some(errno);
         let (path, in_flight) = (self.member.path().display(), self.in_flight());
         tracing::warn!(member = %path, in_flight, %errno, "the connection is given up: {why}");
-        if let Some(connection) = &mut self.connection
-            && let Err(errno) = shutdown(connection.stream().as_fd(), Shutdown::Both)
-        {
+        let Some(connection) = &mut self.connection else { return };
+        let stream = connection.stream();
+        let socket = stream.as_fd();
+        // Where the network comes back later, nothing of it goes out: this end forgets what it has not sent, and says
+        // so (RST).
+        let aborted = set_socket_linger(socket, Some(Duration::ZERO));
+        if let Err(errno) = aborted.and_then(|()| shutdown(socket, Shutdown::Both)) {
             tracing::debug!(%errno, "it was closed already");
         }
     }
 
     /// Ends everything, once the connection is given up and the kernel has nothing of it.
-    fn end_if_broken(&mut self, ended: &mut Vec<Ended>) {
+    pub(super) fn end_if_broken(&mut self, ended: &mut Vec<Ended>) {
         let Some(errno) = self.broken.filter(|_| !self.is_with_kernel()) else { return };
         self.queue.clear();
         for index in 0..self.ops.len() {
@@ -283,6 +379,9 @@ impl Remote {
     /// Puts as many requests into the next send as there are and fit.
     fn fill_send(&mut self) {
         while let Some(&index) = self.queue.front() {
+            if self.guarding != Some(index) && self.is_held_back() {
+                return;
+            }
             let pending = self.ops[index].as_mut().expect("what waits has not ended");
             let (command, length) = pending.next_command(&self.agreed);
             if !self.sending.has_room() {
@@ -395,6 +494,9 @@ impl Remote {
 
     /// Ends an operation of which nothing is under way.
     fn end(&mut self, index: usize, error: Option<Errno>, ended: &mut Vec<Ended>) {
+        if self.guarding == Some(index) {
+            return self.end_guarding(index, error);
+        }
         let Pending { op, began, is_abandoned, .. } = self.ops[index].take().expect("it has not ended");
         self.vacant.push(index);
         self.large -= usize::from(is_large(&op));

@@ -167,7 +167,7 @@ fn a_write_waits_for_room() {
     };
     disk.submit(write_of(1, &buf));
     let error = std::iter::repeat_with(|| look(&mut disk)).flatten().next().unwrap().result.unwrap_err();
-    assert!(matches!(error, DiskError::Io { errno: rustix::io::Errno::NOSPC, .. }), "{error}");
+    assert!(matches!(error, DiskError::Io { errno: Errno::NOSPC, .. }), "{error}");
     assert!(!disk.wants_ticks());
 
     disk.set_waits_for_room(true);

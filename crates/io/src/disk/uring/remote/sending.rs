@@ -49,6 +49,11 @@ impl Sending {
         self.is_out
     }
 
+    /// Whether the kernel has taken a part of it, and gets the rest next.
+    pub(super) fn is_in_part(&self) -> bool {
+        self.is_begun && !self.is_out
+    }
+
     /// Whether another request may be added.
     pub(super) fn has_room(&self) -> bool {
         !self.is_begun && self.headers.len() < REQUESTS_MAX && self.iovecs.len() < SEGMENTS_MAX

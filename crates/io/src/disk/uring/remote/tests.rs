@@ -1,6 +1,7 @@
 //! Operations on a server that is written by hand from the protocol document, and misbehaves on request.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -8,8 +9,11 @@ use std::thread::JoinHandle;
 use super::super::super::{Disk as _, Segments};
 use super::super::UringDisk;
 use super::*;
+use uuid::Uuid;
+
 use crate::buf::Buf;
-use crate::member::Access;
+use crate::format::owner::{OWNER_BYTES, Owner};
+use crate::member::{Access, this_process};
 
 const SIZE: u64 = 4 << 20;
 const FIRST: MemberIndex = MemberIndex(0);
@@ -42,6 +46,8 @@ enum Answer {
     Wait,
     /// A reply to nobody's request.
     Lie,
+    /// Well, and another process has the export.
+    Rob,
 }
 
 /// A server with one connection, on a thread of its own.
@@ -69,7 +75,9 @@ impl Server {
     }
 
     fn disk(&self) -> UringDisk {
-        UringDisk::new(vec![Some(self.member())], 8).unwrap()
+        let mut disk = UringDisk::new(vec![Some(self.member())], 8).unwrap();
+        disk.claim().unwrap();
+        disk
     }
 
     /// What it was asked, once its client has gone.
@@ -78,7 +86,7 @@ impl Server {
     }
 }
 
-fn shake_hands(stream: &mut UnixStream, flags: u16, maximum: u32) {
+fn shake_hands(stream: &mut (impl Read + Write), flags: u16, maximum: u32) {
     let reply = |option: u32, kind: u32, data: &[u8]| {
         let length = u32::try_from(data.len()).unwrap();
         let magic = b"\0\x03\xe8\x89\x04\x55\x65\xa9";
@@ -124,14 +132,21 @@ fn serve(
         if kind == 2 {
             break;
         }
-        seen.push(request);
+        let is_mark = (offset, length) == (40 << 10, 4096);
+        if !is_mark {
+            seen.push(request);
+        }
         let own = if kind == FLUSH { 0..0 } else { offset as usize..offset as usize + length as usize };
         let mut data = vec![0; if kind == WRITE { length as usize } else { 0 }];
         if stream.read_exact(&mut data).is_err() {
             break;
         }
-        let error = match answer(&request) {
+        let error = match if is_mark { Answer::Well } else { answer(&request) } {
             Answer::Well => 0,
+            Answer::Rob => {
+                content[40 << 10..44 << 10].copy_from_slice(&others());
+                0
+            }
             Answer::Error(error) => error,
             Answer::Hangup => break,
             Answer::Wait => waits.recv().map_or(5, |()| 0),
@@ -153,6 +168,11 @@ fn serve(
         }
     }
     seen
+}
+
+/// The mark of another process.
+fn others() -> [u8; OWNER_BYTES] {
+    Owner { run: Uuid::from_u128(1), ..this_process().clone() }.encode()
 }
 
 fn op(tag: u64, kind: OpKind, offset: u64, segments: Segments) -> DiskOp {
@@ -376,4 +396,84 @@ fn a_member_that_is_put_out_has_its_connection_back_unless_something_is_under_wa
     assert_eq!(completions.len(), 1);
     target.as_mut().fill(1);
     drop(server.go_on);
+}
+
+#[test]
+fn what_was_not_sent_when_a_write_was_given_up_is_never_sent() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let uri = format!("nbd://{}/", listener.local_addr().unwrap());
+    let (go_on, waits) = channel();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        shake_hands(&mut stream, FLAGS, 32 << 20);
+        waits.recv().unwrap();
+        let mut taken = Vec::new();
+        (stream.read_to_end(&mut taken).map_err(|error| error.kind()), taken.len())
+    });
+    // So it has no mark, of which this server knows nothing.
+    let member = Arc::new(Member::open(uri.as_ref(), Access::ReadOnly).unwrap());
+    let mut disk = UringDisk::new(vec![Some(Arc::clone(&member))], 8).unwrap();
+    // More than the buffers of both ends take.
+    let data = pattern(SIZE, 5);
+    (0..16).for_each(|tag| disk.submit(write(tag, OpKind::Write, 0, &data)));
+    disk.kick().unwrap();
+    assert!(!member.is_cut_off());
+    disk.abandon(0);
+    let mut completions = Vec::new();
+    while disk.in_flight() > 0 {
+        disk.wait().unwrap();
+        disk.reap(&mut completions);
+    }
+    assert_eq!(completions.len(), 16);
+    assert!(completions.iter().all(|completion| completion.result.is_err()));
+    assert!(member.is_cut_off());
+    go_on.send(()).unwrap();
+    let (end, taken) = server.join().unwrap();
+    assert_eq!(end, Err(ErrorKind::ConnectionReset), "after {taken} bytes");
+}
+
+#[test]
+fn a_member_that_is_taken_out_was_not_cut_off() {
+    let server = Server::start(FLAGS, 32 << 20, |_| Answer::Wait);
+    let mut disk = server.disk();
+    let member = Arc::clone(disk.members()[0].as_ref().unwrap());
+    let mut buf = Buf::zeroed(Bytes(4096));
+    disk.submit(read(1, 0, &mut buf));
+    disk.kick().unwrap();
+    disk.abandon(1);
+    assert!(disk.put(FIRST, None).is_ok());
+    assert!(!member.is_cut_off());
+    drop(server.go_on);
+}
+
+#[test]
+fn who_is_robbed_writes_nothing_more_to_any_member() {
+    let server = Server::start(FLAGS, 32 << 20, |seen| if seen.kind == FLUSH { Answer::Rob } else { Answer::Well });
+    let path = server.directory.path().join("file");
+    std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+    let file = Arc::new(Member::open(&path, Access::ReadWrite).unwrap());
+    let mut disk = UringDisk::new(vec![Some(server.member()), Some(file)], 8).unwrap();
+    disk.claim().unwrap();
+    let buf = pattern(4096, 1);
+    let both = |tag: u64| {
+        let other = DiskOp { member: MemberIndex(1), ..write(tag + 1, OpKind::Write, 0, &buf) };
+        [write(tag, OpKind::Write, 0, &buf), other]
+    };
+    assert_eq!(run(&mut disk, both(1)), [Ok(()), Ok(())]);
+    assert_eq!(run(&mut disk, [flush(3)]), [Ok(())]);
+    // It is found at the next look.
+    let mut completions = Vec::new();
+    while !disk.is_robbed {
+        assert!(disk.wants_ticks());
+        disk.tick();
+        disk.wait_at_most(Duration::from_millis(20)).unwrap();
+        disk.reap(&mut completions);
+    }
+    let errors: Vec<_> = run(&mut disk, both(4)).iter().map(errno).collect();
+    assert_eq!(errors, [Some(Errno::STALE); 2]);
+    let member = Arc::clone(disk.members()[0].as_ref().unwrap());
+    assert!(member.write_at(Bytes(0), &buf).is_err(), "nor does anybody else");
+    drop((disk, member));
+    let writes = server.seen().iter().filter(|seen| seen.kind == WRITE).count();
+    assert_eq!(writes, 1);
 }

@@ -1,0 +1,137 @@
+//! The mark of whoever has an export open for writing, which is to an export what its lock is to a file. Behind it is
+//! a counter, which moves as long as that process lives; `member::owner` says what follows from it.
+
+use uraid_layout::Bytes;
+use uuid::Uuid;
+
+use super::BLOCK_BYTES;
+
+/// Where the mark is: between the superblock's slots, where log devices have nothing, either.
+pub const OWNER_AT: Bytes = Bytes(40 << 10);
+
+/// The size of an encoded mark.
+pub const OWNER_BYTES: usize = BLOCK_BYTES;
+
+/// The longest name of a host.
+const HOST_BYTES_MAX: usize = 64;
+
+const MAGIC: [u8; 8] = *b"\x8dUOWNER\n";
+const VERSION: u32 = 1;
+
+/// Byte offsets of the fields.
+mod at {
+    pub(super) const CHECKSUM: usize = 8;
+    pub(super) const VERSION: usize = 12;
+    pub(super) const RUN: usize = 16;
+    pub(super) const BEAT: usize = 32;
+    pub(super) const BOOT: usize = 40;
+    pub(super) const NAMESPACE: usize = 56;
+    pub(super) const PROCESS: usize = 64;
+    pub(super) const HOST: usize = 72;
+}
+
+/// Who has an export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The run of a program: another one each time that it is started.
+    pub run: Uuid,
+    /// How often it has said that it is there.
+    pub beat: u64,
+    /// The machine's name, for people.
+    pub host: String,
+    /// The machine's start, as its kernel calls it; nil if that is not known.
+    pub boot: Uuid,
+    /// The process, and the namespace in which it has this number; 0 if that is not known.
+    pub process: u32,
+    /// See there.
+    pub namespace: u64,
+}
+
+impl Owner {
+    /// Its bytes. A name of a host that is too long is cut off.
+    #[must_use]
+    pub fn encode(&self) -> [u8; OWNER_BYTES] {
+        let mut bytes = [0; OWNER_BYTES];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &MAGIC);
+        put(at::VERSION, &VERSION.to_le_bytes());
+        put(at::RUN, self.run.as_bytes());
+        put(at::BEAT, &self.beat.to_le_bytes());
+        put(at::BOOT, self.boot.as_bytes());
+        put(at::NAMESPACE, &self.namespace.to_le_bytes());
+        put(at::PROCESS, &self.process.to_le_bytes());
+        let most = HOST_BYTES_MAX.min(self.host.len());
+        let len = (0..=most).rev().find(|&len| self.host.is_char_boundary(len)).unwrap_or_default();
+        put(at::HOST, &self.host.as_bytes()[..len]);
+        let checksum = checksum(&bytes);
+        bytes[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a mark from its bytes, whatever they are; none if it is torn, or of another version.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; OWNER_BYTES] = bytes.first_chunk()?;
+        let is_sound = u32::from_le_bytes(field(bytes, at::CHECKSUM)) == checksum(bytes)
+            && u32::from_le_bytes(field(bytes, at::VERSION)) == VERSION;
+        let host: [u8; HOST_BYTES_MAX] = field(bytes, at::HOST);
+        let len = host.iter().position(|&byte| byte == 0).unwrap_or(HOST_BYTES_MAX);
+        (is_one(bytes) && is_sound).then(|| Self {
+            run: Uuid::from_bytes(field(bytes, at::RUN)),
+            beat: u64::from_le_bytes(field(bytes, at::BEAT)),
+            host: String::from_utf8_lossy(&host[..len]).into_owned(),
+            boot: Uuid::from_bytes(field(bytes, at::BOOT)),
+            process: u32::from_le_bytes(field(bytes, at::PROCESS)),
+            namespace: u64::from_le_bytes(field(bytes, at::NAMESPACE)),
+        })
+    }
+}
+
+/// Whether bytes are a mark, if perhaps a torn one, or one of another version.
+#[must_use]
+pub fn is_one(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
+fn field<const N: usize>(bytes: &[u8; OWNER_BYTES], at: usize) -> [u8; N] {
+    bytes[at..at + N].try_into().expect("fields lie within a mark")
+}
+
+fn checksum(bytes: &[u8; OWNER_BYTES]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[..at::CHECKSUM]);
+    hasher.update(&[0; 4]);
+    hasher.update(&bytes[at::CHECKSUM + 4..]);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owner() -> Owner {
+        let [run, boot] = [7, 8].map(Uuid::from_u128);
+        Owner { run, beat: 9, host: "storage".into(), boot, process: 10, namespace: 11 }
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_was_written_and_no_other_is() {
+        let bytes = owner().encode();
+        assert_eq!(Owner::decode(&bytes), Some(owner()));
+        for at in 0..160 {
+            let mut damaged = bytes;
+            damaged[at] ^= 1;
+            assert_eq!(Owner::decode(&damaged), None, "byte {at}");
+            assert_eq!(is_one(&damaged), at >= 8, "byte {at}");
+        }
+        assert_eq!(Owner::decode(&bytes[1..]), None);
+        assert!(!is_one(&[0; OWNER_BYTES]));
+    }
+
+    #[test]
+    fn a_long_name_is_cut_between_characters() {
+        let host = "x".repeat(HOST_BYTES_MAX - 1) + "ö";
+        let read = Owner::decode(&Owner { host, ..owner() }.encode()).expect("a mark");
+        assert_eq!(read.host, "x".repeat(HOST_BYTES_MAX - 1));
+    }
+}

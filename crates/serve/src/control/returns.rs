@@ -1,0 +1,249 @@
+//! Members on networks that return by themselves.
+//!
+//! When the connection of a member that is an export broke, its server is asked for it again: in the background, with
+//! pauses that grow. Once the server answers, and has the same member, it has to answer for a while, the settling time,
+//! in which it does what it still had of the old connection. Then the member returns as with `uraid add`: all that may
+//! differ on it is written anew ([ADR 22](../../../../docs/adr/0022-members-on-a-network.md)).
+//!
+//! A member that an administrator has failed or removed is not fetched, nor is one that the array can't take back. One
+//! that breaks again soon after its return has to settle for twice as long.
+
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use tokio::task::{spawn_blocking, spawn_local};
+use tokio::time::sleep;
+use uraid_io::array::JoinError;
+use uraid_io::member::{Access, Member};
+use uraid_io::superblock;
+use uraid_layout::MemberIndex;
+use uuid::Uuid;
+
+use crate::away::Away;
+use crate::description::Description;
+use crate::disk::LiveDisk;
+use crate::events::Event;
+use crate::protocol::Waiting;
+use crate::reactor::Reactor;
+use crate::reactor::members::Members;
+
+/// How often to look who is away.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long to wait before a server is asked again. The pause doubles each time.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// A member that breaks within this time after its return has to settle for longer, up to a limit.
+const STABLE_AFTER: Duration = Duration::from_secs(10 * 60);
+const SETTLING_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// Fetches members that are away.
+pub(crate) struct Returns<D> {
+    description: Rc<Description>,
+    reactor: Rc<Reactor<D>>,
+    members: Rc<Members<D>>,
+    /// How long a server has to answer before its member returns; none: no member returns by itself.
+    settling: Cell<Option<Duration>>,
+    /// The last return of each member.
+    returned: RefCell<Vec<Returned>>,
+}
+
+/// When a member returned, and how long it had to settle.
+#[derive(Clone, Copy, Debug)]
+struct Returned {
+    member: Uuid,
+    at: Instant,
+    settling: Duration,
+}
+
+impl<D: LiveDisk> Returns<D> {
+    /// For an array whose members have to settle for so long; none: they do not return by themselves.
+    pub(crate) fn new(
+        description: &Rc<Description>,
+        reactor: &Rc<Reactor<D>>,
+        members: &Rc<Members<D>>,
+        settling: Option<Duration>,
+    ) -> Rc<Self> {
+        let (description, reactor, members) = (Rc::clone(description), Rc::clone(reactor), Rc::clone(members));
+        let (settling, returned) = (Cell::new(settling), RefCell::default());
+        Rc::new(Self { description, reactor, members, settling, returned })
+    }
+
+    /// Changes the settling time.
+    pub(super) fn set_settling(&self, settling: Option<Duration>) {
+        self.settling.set(settling);
+    }
+
+    /// Fetches every member whose connection breaks. Runs forever.
+    pub(crate) async fn fetch_all(self: Rc<Self>) {
+        loop {
+            sleep(LOOK_EVERY).await;
+            self.description.away.borrow_mut().retain(|away| self.is_missing(away));
+            if self.settling.get().is_none() {
+                continue;
+            }
+            for away in self.newly_away() {
+                tracing::info!(member = %away.slot, path = %away.path.display(), "its server is asked for it again");
+                self.description.away.borrow_mut().push(away.clone());
+                spawn_local(Rc::clone(&self).fetch(away.slot, away.member, away.path));
+            }
+        }
+    }
+
+    /// Has a member stay where it is until somebody adds it.
+    pub(super) fn leave(&self, slot: MemberIndex) {
+        let mut all = self.description.away.borrow_mut();
+        all.iter_mut().filter(|away| away.slot == slot).for_each(|away| away.waiting = Waiting::Administrator);
+    }
+
+    fn newly_away(&self) -> Vec<Away> {
+        let (engine, known) = (self.reactor.engine(), self.description.away.borrow());
+        let away = |slot: MemberIndex| {
+            let member = engine.disk().members().get(slot.index())?.as_ref().filter(|member| member.is_cut_off())?;
+            let uuid = engine.superblock().slots[slot.index()].member;
+            known.iter().all(|away| away.slot != slot).then(|| Away::new(slot, uuid, member.path().into()))
+        };
+        engine.missing().iter().filter_map(away).collect()
+    }
+
+    /// Whether the slot of a member is still its own, and empty.
+    fn is_missing(&self, away: &Away) -> bool {
+        let engine = self.reactor.engine();
+        let is_own = engine.superblock().slots.get(away.slot.index()).is_some_and(|slot| slot.member == away.member);
+        is_own && engine.missing().contains(away.slot)
+    }
+
+    /// Fetches a member, if it is wanted for as long as that takes.
+    async fn fetch(self: Rc<Self>, slot: MemberIndex, member: Uuid, path: PathBuf) {
+        let (broke, mut pause) = (Instant::now(), PAUSE_MIN);
+        loop {
+            sleep(pause).await;
+            pause = PAUSE_MAX.min(2 * pause);
+            if !self.is_wanted(slot, member) {
+                return;
+            }
+            let Some(settling) = self.settling_time(member, broke) else {
+                // Whoever turns it on again has it found anew.
+                return self.description.away.borrow_mut().retain(|away| (away.slot, away.member) != (slot, member));
+            };
+            match self.bring_back(slot, member, &path, settling).await {
+                Ok(()) => return,
+                Err(error) => self.note_problem(slot, &error),
+            }
+        }
+    }
+
+    fn is_wanted(&self, slot: MemberIndex, member: Uuid) -> bool {
+        let all = self.description.away.borrow();
+        let own = all.iter().find(|away| (away.slot, away.member) == (slot, member));
+        own.is_some_and(|away| away.waiting != Waiting::Administrator && self.is_missing(away))
+    }
+
+    /// How long this member has to settle, which broke then.
+    fn settling_time(&self, member: Uuid, broke: Instant) -> Option<Duration> {
+        let returned = self.returned.borrow();
+        let last = returned.iter().find(|one| one.member == member);
+        let last = last.map(|one| (broke.saturating_duration_since(one.at), one.settling));
+        self.settling.get().map(|settling| next_settling(settling, last))
+    }
+
+    /// Has a member return, once its server has answered for as long as it has to.
+    async fn bring_back(&self, slot: MemberIndex, member: Uuid, path: &Path, settling: Duration) -> Result<()> {
+        let (uri, broken) = (path.to_owned(), "it could not be looked at");
+        let found = spawn_blocking(move || look(&uri, member)).await.context(broken)??;
+        self.note_waiting(slot, Waiting::Settling);
+        tracing::info!(member = %slot, path = %path.display(), ?settling, "its server answers, and is watched");
+        sleep(settling).await;
+        // On the same connection: it has been there all the time. The thread closes it.
+        spawn_blocking(move || is_member(&found, member)).await.context(broken)??;
+        let _alone = self.members.change().await;
+        if !self.is_wanted(slot, member) {
+            return Ok(());
+        }
+        ensure!(self.reactor.engine().reshape().is_none(), "the array is being reshaped");
+        ensure!(self.members.let_go(slot), "operations on it are still under way");
+        self.members.record_missing().await?;
+        let prepared = self.members.prepare_returning(path.to_owned()).await?;
+        if (prepared.slot(), prepared.uuid()) != (slot, member) {
+            bail!("another member is there now");
+        }
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::MemberReturns(slot)));
+        self.members.join(prepared).await?;
+        self.description.away.borrow_mut().retain(|away| away.slot != slot);
+        let mut returned = self.returned.borrow_mut();
+        returned.retain(|one| one.member != member);
+        returned.push(Returned { member, at: Instant::now(), settling });
+        Ok(())
+    }
+
+    fn note_waiting(&self, slot: MemberIndex, waiting: Waiting) {
+        let mut all = self.description.away.borrow_mut();
+        let wanted = all.iter_mut().filter(|away| away.slot == slot && away.waiting != Waiting::Administrator);
+        wanted.for_each(|away| (away.waiting, away.problem) = (waiting, None));
+    }
+
+    fn note_problem(&self, slot: MemberIndex, error: &anyhow::Error) {
+        let problem = crate::text::chain(error);
+        let waiting = if is_final(error) { Waiting::Administrator } else { Waiting::Server };
+        let mut all = self.description.away.borrow_mut();
+        let Some(away) = all.iter_mut().find(|away| away.slot == slot) else { return };
+        if away.waiting != Waiting::Administrator {
+            away.waiting = waiting;
+        }
+        if away.problem.as_ref() != Some(&problem) {
+            tracing::warn!(member = %slot, path = %away.path.display(), "it can't return now: {problem}");
+            away.problem = Some(problem);
+        }
+    }
+}
+
+/// How long a member has to settle that ought to settle for so long, and whose last connection was there for so long,
+/// after so much settling.
+fn next_settling(settling: Duration, last: Option<(Duration, Duration)>) -> Duration {
+    match last {
+        Some((lasted, settled)) if lasted < STABLE_AFTER => settling.max(SETTLING_MAX.min(2 * settled)),
+        Some(_) | None => settling,
+    }
+}
+
+/// Connects to an export that is to be this member. May block.
+fn look(path: &Path, member: Uuid) -> Result<Member> {
+    let found = Member::open(path, Access::Inspect)?;
+    is_member(&found, member)?;
+    Ok(found)
+}
+
+/// Refuses anything but this member. May block.
+fn is_member(found: &Member, member: Uuid) -> Result<()> {
+    ensure!(superblock::load(found)?.member == member, "another member is there now");
+    Ok(())
+}
+
+/// Whether the array does not take the member back, however often it is tried.
+fn is_final(error: &anyhow::Error) -> bool {
+    !matches!(error.downcast_ref(), None | Some(JoinError::Member(_) | JoinError::Io(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_breaks_again_soon_settles_for_longer_up_to_a_limit() {
+        let seconds = Duration::from_secs;
+        let mut settling = next_settling(seconds(10), None);
+        let mut times = vec![settling];
+        for _ in 0..6 {
+            settling = next_settling(seconds(10), Some((seconds(1), settling)));
+            times.push(settling);
+        }
+        assert_eq!(times, [10, 20, 40, 80, 160, 300, 300].map(seconds));
+        assert_eq!(next_settling(seconds(10), Some((STABLE_AFTER, seconds(300)))), seconds(10));
+        // Who has set a longer time has it.
+        assert_eq!(next_settling(seconds(400), Some((seconds(1), seconds(10)))), seconds(400));
+    }
+}
