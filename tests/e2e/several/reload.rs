@@ -6,8 +6,10 @@ use std::thread;
 use rustix::process::Signal;
 use uraid_tests::nbd::Client;
 use uraid_tests::process::Process;
+use uraid_tests::run::client;
 
 use super::{Several, stop};
+use crate::tls::Certified;
 
 /// Has the server read a new text; returns what it told the service manager until that was done.
 #[track_caller]
@@ -158,4 +160,66 @@ fn a_wait_for_the_wrong_members_ends() {
     let said = stop(server).success();
     let count = said.stderr.matches("the array late is stopped").count();
     assert_eq!(count, 1, "{}", said.stderr);
+}
+
+/// At SIGHUP certificates are read again, for shared sockets and for others.
+#[test]
+fn certificates_are_read_with_the_file() {
+    let several = Several::new(&["shared", "own"]);
+    let certified = Certified::new();
+    let tls = format!("tls = 'require'\ntls-certificates = {:?}\n", certified.path("server"));
+    let own = format!("socket = {:?}\n", several.path("own.sock"));
+    let text = several.shared() + &tls + &several.table("shared", "") + &several.table("own", &own);
+    let server = several.start(&text);
+    let own = format!("nbds+unix:///own?socket={}", several.path("own.sock").display());
+    let uris = [several.uri("shared").replacen("nbd", "nbds", 1), own];
+    let info = |uri: &str, name: &str| {
+        client("nbdinfo", ["--size", &format!("{uri}&tls-certificates={}", certified.path(name).display())])
+    };
+    certified.issue_by_another("server", "stranger");
+    let _ = reload(&several, &server, &text);
+    for uri in &uris {
+        let _ = info(uri, "stranger").success();
+        let _ = info(uri, "anonymous").code_is(1);
+    }
+    std::fs::write(certified.path("server").join("server-cert.pem"), "").unwrap();
+    let told = reload(&several, &server, &text).join("\n");
+    assert!(told.contains("STATUS=nothing has changed") && told.contains("holds no certificate"), "{told}");
+    uris.iter().for_each(|uri| drop(info(uri, "stranger").success()));
+    // A reload that changes what is set does not take the certificates along into another life.
+    certified.issue_by_another("server", "third");
+    let _ = reload(&several, &server, &text.replace("[array.own]", "[array.own]\nmax-errors = 7"));
+    certified.issue_by_another("server", "fourth");
+    let _ = reload(&several, &server, &text.replace("[array.own]", "[array.own]\nmax-errors = 7"));
+    uris.iter().for_each(|uri| drop(info(uri, "fourth").success()));
+    let _ = stop(server).success();
+}
+
+/// The file follows what `uraid replace` has done, and its clients stay.
+#[test]
+fn members_that_the_array_has_already_are_no_change() {
+    let several = Several::new(&["one", "two"]);
+    let server = several.start(&several.all("wait-for-members = '1s'\n"));
+    let mut client = several.client("one");
+    client.write(0, &[7; 512]);
+    let (new, text) = (several.path("new"), || std::fs::read_to_string(several.path("arrays.toml")).unwrap());
+    let words = ["replace", "--array", "one", "--persist", "--size", "16M", "1", new.to_str().unwrap()];
+    let _ = several.uraid(&words).success();
+    let _ = several.uraid(&["wait", "--array", "one"]).success();
+    let old = several.array("one").members()[1].display().to_string();
+    let [both, one] = [text(), text().replace(&format!("{old:?}, "), "")];
+    assert!(both.contains(&format!("{old:?}, ")) && both.contains(new.to_str().unwrap()), "{both}");
+    for text in [&both, &one] {
+        let _ = reload(&several, &server, text);
+        client.write(0, &[8; 512]);
+        assert_eq!(several.status("one")["clients"], 1, "{text}");
+    }
+    // Others mean that the array is opened with them.
+    let _ = reload(&several, &server, &one.replace(new.to_str().unwrap(), &old));
+    assert!(client.submit(uraid_tests::nbd::Command::Flush, 0, 0, &[]).and_then(|_| client.reply()).is_err());
+    let _ = reload(&several, &server, &one);
+    let mut client = several.client("one");
+    assert_eq!(client.read(0, 512), [8; 512]);
+    let said = stop(server);
+    assert!(said.stderr.contains("member 1 is "), "{}", said.stderr);
 }
