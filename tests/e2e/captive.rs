@@ -169,7 +169,9 @@ fn the_keys_of_a_terminal_reach_the_server_and_its_command() {
     let program = watched(&line(&ready));
     let mut keys = terminal.take_stdin();
     keys.write_all(b"\x03").unwrap();
-    let _ = terminal.finish(TIME_MAX).code_is(128 + Signal::INT.as_raw());
+    // Whether its shell gets the server's SIGTERM before it has ended is a race.
+    let ended = terminal.finish(TIME_MAX).code;
+    assert!([Signal::INT, Signal::TERM].map(|signal| Some(128 + signal.as_raw())).contains(&ended), "{ended:?}");
     assert_ends(&program);
     assert_nothing_is_left(&array);
 }

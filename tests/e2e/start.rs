@@ -291,7 +291,7 @@ fn examine_says_of_each_path_what_it_is() {
 #[test]
 fn arrays_of_one_name_are_told_apart_by_their_uuids() {
     let [one, other] = [0, 1].map(|_| Array::planned(&shape::raid1_of_2()));
-    let made = [&one, &other].map(|array| array.run_create(shape::MEMBER_BYTES, &["--name", "tank", "--json"]));
+    let made = [&one, &other].map(|array| array.run_create(MEMBER_BYTES, &["--name", "tank", "--json"]));
     let [uuid, other_uuid] = made.map(|made| made.success().json()["uuid"].as_str().unwrap().to_owned());
     let both = [one.members(), other.members()].concat();
     let refused = Server::refused(&one, &both, &["--name", "tank"]).stderr;

@@ -103,7 +103,7 @@ fn clients_may_connect_before_the_server_runs() {
     assert!(array.socket().exists(), "the socket is the manager's");
 
     // What connects while nobody serves waits for the next server.
-    let waiting = std::os::unix::net::UnixStream::connect(array.socket()).unwrap();
+    let waiting = UnixStream::connect(array.socket()).unwrap();
     let server = start_activated(activated(&array, &listener), &array);
     let mut greeting = [0; 8];
     waiting.set_read_timeout(Some(PATIENCE)).unwrap();

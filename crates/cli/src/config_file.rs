@@ -65,14 +65,26 @@ pub(crate) fn change_lists(
                 insert(table, key, Value::from_iter(now));
                 continue;
             };
-            // Lines of a list are its administrator's, and so are comments in it.
-            list.retain(|value| value.as_str().is_none_or(|text| now.iter().any(|kept| kept == text)));
             for (at, text) in now.iter().enumerate().filter(|(_, text)| !before.contains(text)) {
+                // Lines of a list are its administrator's, and so are comments in it.
+                let is_gone = |value: &Value| value.as_str().is_some_and(|text| !now.iter().any(|kept| kept == text));
                 let mut value = Value::from(text);
-                let neighbour = list.get(at.min(list.len().saturating_sub(1)));
-                neighbour.into_iter().for_each(|neighbour| *value.decor_mut() = neighbour.decor().clone());
-                list.insert_formatted(at.min(list.len()), value);
+                match list.get(at) {
+                    Some(former) if is_gone(former) => {
+                        *value.decor_mut() = former.decor().clone();
+                        list.replace_formatted(at, value);
+                    }
+                    _ => {
+                        let last = list.iter().last().and_then(|last| last.decor().prefix()?.as_str());
+                        let lines = last.and_then(|prefix| prefix.rfind('\n').map(|line| prefix[line..].to_owned()));
+                        value
+                            .decor_mut()
+                            .set_prefix(lines.unwrap_or_else(|| if at == 0 { "" } else { " " }.to_owned()));
+                        list.insert_formatted(at.min(list.len()), value);
+                    }
+                }
             }
+            list.retain(|value| value.as_str().is_none_or(|text| now.iter().any(|kept| kept == text)));
         }
     })
 }

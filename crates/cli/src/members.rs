@@ -50,8 +50,7 @@ struct TakeArgs {
     force: bool,
     /// Name it in the server's configuration file, for the next start
     ///
-    /// The file goes on naming a member that is being copied: the next start uses it if the copy is not finished then,
-    /// and leaves it out otherwise.
+    /// What a member is copied to is named as a spare beside it: the next start uses whichever is the member then.
     #[arg(long)]
     persist: bool,
 }
@@ -180,8 +179,8 @@ pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
     client.be_patient()?;
     let path = absolute(new)?;
     let (named, gone) = (path.display().to_string(), path_of(&before, &name(old)?));
-    let follow = |gone| {
-        let change = Change { key: "members", gone, new: Some(&named) };
+    let follow = |key, gone| {
+        let change = Change { key, gone, new: Some(&named) };
         kept_in.as_ref().map_or(Ok(()), |kept_in| kept_in.follow(change, *persist))
     };
     let request = Request::Replace { member: name(old)?, path, force: *force, size_bytes: size.map(|size| size.0) };
@@ -190,20 +189,20 @@ pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
         Successor::Member(replaced) => replaced,
         Successor::LogDevice(LogAdded { log_device, uuid }) => {
             print(format_args!("{new} ({uuid}) is log device {log_device} now, in the place of {old}"))?;
-            return follow(gone.as_deref());
+            return follow("members", gone.as_deref());
         }
     };
     if rebuilding {
         print(format_args!(
             "slot {slot} had no member: {new} ({uuid}) is being rebuilt there; `uraid status` shows the progress"
         ))?;
-        return follow(gone.as_deref());
+        return follow("members", gone.as_deref());
     }
     print(format_args!(
         "{old} is being copied to {new} ({uuid}), which then takes over slot {slot}; `uraid status` shows the progress"
     ))?;
-    // Until then the array needs the old one.
-    follow(None)
+    // Until then the array needs the old one, and a start takes spares that have become members for such.
+    follow("spare", None)
 }
 
 /// The configuration file that a change concerns, if there is one.

@@ -174,7 +174,9 @@ fn certificates_are_read_with_the_file() {
     let own = format!("nbds+unix:///own?socket={}", several.path("own.sock").display());
     let uris = [several.uri("shared").replacen("nbd", "nbds", 1), own];
     let info = |uri: &str, name: &str| {
-        client("nbdinfo", ["--size", &format!("{uri}&tls-certificates={}", certified.path(name).display())])
+        let directory = certified.path(name);
+        let trust = format!("tls-verify-peer=true&tls-hostname=localhost&tls-certificates={}", directory.display());
+        client("nbdinfo", ["--size", &format!("{uri}&{trust}")])
     };
     certified.issue_by_another("server", "stranger");
     let _ = reload(&several, &server, &text);
@@ -203,12 +205,13 @@ fn members_that_the_array_has_already_are_no_change() {
     let mut client = several.client("one");
     client.write(0, &[7; 512]);
     let (new, text) = (several.path("new"), || std::fs::read_to_string(several.path("arrays.toml")).unwrap());
-    let words = ["replace", "--array", "one", "--persist", "--size", "16M", "1", new.to_str().unwrap()];
+    let words = ["replace", "--socket", "one.ctl", "--persist", "--size", "16M", "1", new.to_str().unwrap()];
     let _ = several.uraid(&words).success();
-    let _ = several.uraid(&["wait", "--array", "one"]).success();
+    let _ = several.uraid(&["wait", "--socket", "one.ctl"]).success();
     let old = several.array("one").members()[1].display().to_string();
-    let [both, one] = [text(), text().replace(&format!("{old:?}, "), "")];
-    assert!(both.contains(&format!("{old:?}, ")) && both.contains(new.to_str().unwrap()), "{both}");
+    let both = text();
+    assert!(both.contains(&old) && both.contains(&format!("spare = [{new:?}]")), "{both}");
+    let one = both.replace(&format!("spare = [{new:?}]\n"), "").replace(&old, new.to_str().unwrap());
     for text in [&both, &one] {
         let _ = reload(&several, &server, text);
         client.write(0, &[8; 512]);
