@@ -1,6 +1,6 @@
 //! A command that runs as long as the array is served: the server stops when it ends, and it is asked to end when the
-//! server stops for another reason, with all programs of its process group. A server in the foreground of a terminal has
-//! its command in its own group, so that the terminal's keys reach both; then only the shell is asked.
+//! server stops for another reason, with all programs of its process group. A server in the foreground of a terminal
+//! has its command in its own group, so that the terminal's keys reach both; then only the shell is asked.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};

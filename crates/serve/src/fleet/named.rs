@@ -1,5 +1,5 @@
-//! The files and devices that a plan names for an array, beside those that it has: administrators exchange them while it
-//! is served, and change the configuration afterwards.
+//! The files and devices that a plan names for an array, beside those that it has: administrators exchange them while
+//! it is served, and change the configuration afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -150,8 +150,8 @@ impl<D: LiveDisk> Reactor<D> {
         self.stop.has_begun()
     }
 
-    /// Has the array be stopped whatever is lost. One that is being stopped already waits for nothing any more that does
-    /// not move.
+    /// Has the array be stopped whatever is lost. One that is being stopped already waits for nothing any more that
+    /// does not move.
     pub(crate) fn force_stop(&self) {
         self.stop.haste.set(if self.is_stopping() { Haste::Insisted } else { Haste::Forced });
     }
