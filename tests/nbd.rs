@@ -4,7 +4,7 @@
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-pub use uraid_nbd_client::{ClientError, Command, Reply, error, extended, flag, request};
+pub use uraid_nbd_client::{ClientError, Command, REQUEST_BYTES, Reply, error, extended, flag, request};
 
 /// A connection in the transmission phase.
 #[derive(Debug)]

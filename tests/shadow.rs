@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::image::{Random, assert_same};
 use crate::nbd::extended::{ExtendedClient, Extent, PAYLOAD_LEN};
-use crate::nbd::{Client, Command, error, flag};
+use crate::nbd::{Client, Command, REQUEST_BYTES, error, flag};
 use crate::server::Server;
 
 /// Connections of each of the two kinds.
@@ -148,7 +148,8 @@ impl Run<'_> {
         ExtendedClient::connect(server.socket()).unwrap_or_else(|error| panic!("{}: {error}", self.what))
     }
 
-    /// Has several requests in flight on a connection with simple replies.
+    /// Has several requests in flight on a connection with simple replies. The last of them has arrived in part when
+    /// another one is answered: whoever serves the connection then has to keep that.
     fn plain(&self, mut client: Client, mut random: Random) -> Counts {
         let (mut counts, mut sent) = (Counts::default(), HashMap::new());
         loop {
@@ -157,7 +158,9 @@ impl Run<'_> {
                 let work = self.next(&mut random, false);
                 let Work { command, flags, ref range, ref data } = work;
                 let length = u32::try_from(range.len()).expect("requests are short");
-                let cookie = client.submit_with(flags, command, range.start as u64, length, data);
+                let is_last = !sent.is_empty() && sent.len() + 1 == depth;
+                let bytes = if is_last { 1 + random.below(REQUEST_BYTES + data.len() - 1) } else { usize::MAX };
+                let cookie = client.submit_part(flags, command, range.start as u64, length, data, bytes);
                 sent.insert(cookie.unwrap_or_else(|error| panic!("{}: {error}", self.what)), work);
             }
             if sent.is_empty() {
@@ -165,6 +168,7 @@ impl Run<'_> {
                 return counts;
             }
             let reply = client.reply().unwrap_or_else(|error| panic!("{}: {error}", self.what));
+            client.submit_rest().unwrap_or_else(|error| panic!("{}: {error}", self.what));
             let work = sent.remove(&reply.cookie).unwrap_or_else(|| panic!("{}: {reply:?} to nothing", self.what));
             let answer = match work.command {
                 Command::Read if reply.error == 0 => Answer::Data(&reply.data),

@@ -1,13 +1,16 @@
 //! A command that runs beside a server (`--run`), which ends with it.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, mkfifoat};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same};
@@ -117,6 +120,59 @@ fn a_server_that_stops_ends_its_command() {
     let (server, pid) = started();
     kill_process(pid, Signal::INT).unwrap();
     let _ = server.finish(TIME_MAX).code_is(128 + Signal::INT.as_raw());
+    assert_nothing_is_left(&array);
+}
+
+/// A command whose shell waits for a program that says which process it is.
+fn waiting(ready: &Path) -> String {
+    format!("sh -c 'echo $$ > {}; exec sleep 1000'; true", ready.display())
+}
+
+/// A process, to be waited for.
+fn watched(pid: &str) -> OwnedFd {
+    pidfd_open(Pid::from_raw(pid.parse().unwrap()).unwrap(), PidfdFlags::empty()).unwrap()
+}
+
+#[track_caller]
+fn assert_ends(process: &OwnedFd) {
+    let time_max = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time_max)).unwrap(), 1, "it goes on");
+}
+
+/// The shell is not the only one who gets the signal.
+#[test]
+fn a_program_that_the_shell_waits_for_ends_with_the_server() {
+    let array = Array::create(&shape::raid1_of_2());
+    let ready = fifo(&array, "ready");
+    let mut command = serve(&array, &waiting(&ready), &[]);
+    // Whoever runs the tests may do so in a terminal.
+    command.process_group(0);
+    let server = Process::start(command);
+    let program = watched(&line(&ready));
+    server.signal(Signal::TERM);
+    let _ = server.finish(TIME_MAX).code_is(128 + Signal::TERM.as_raw());
+    assert_ends(&program);
+    assert_nothing_is_left(&array);
+}
+
+#[test]
+fn the_keys_of_a_terminal_reach_the_server_and_its_command() {
+    let array = Array::create(&shape::raid1_of_2());
+    let ready = fifo(&array, "ready");
+    let server = serve(&array, &waiting(&ready), &[]);
+    let words: Vec<_> = [server.get_program()].into_iter().chain(server.get_args()).collect();
+    let line_of = words.iter().map(|word| format!("'{}'", word.to_str().unwrap().replace('\'', "'\\''")));
+    let mut command = Command::new("script");
+    command.env("TMPDIR", array.path("tmp")).stdin(Stdio::piped());
+    command.args(["--quiet", "--return", "--command", &line_of.collect::<Vec<_>>().join(" "), "/dev/null"]);
+    let mut terminal = Process::start(command);
+    let program = watched(&line(&ready));
+    let mut keys = terminal.take_stdin();
+    keys.write_all(b"\x03").unwrap();
+    // Whether its shell gets the server's SIGTERM before it has ended is a race.
+    let ended = terminal.finish(TIME_MAX).code;
+    assert!([Signal::INT, Signal::TERM].map(|signal| Some(128 + signal.as_raw())).contains(&ended), "{ended:?}");
+    assert_ends(&program);
     assert_nothing_is_left(&array);
 }
 

@@ -97,7 +97,8 @@ fn status_is_what_the_array_is_and_has_done() {
                 "state": "whole", "survives": 2, "survives_elsewhere": 2, "missing": [], "rebuilding": [],
                 "troubles": [], "held_up": [], "unwritten": null, "lost": null, "lacking": [], "salvage": null,
                 "scrub_owed": false,
-                "log_devices_failed": [], "log_devices_stalled": [], "log_devices_left": null
+                "log_devices_failed": [], "log_devices_deleted": [], "log_devices_stalled": [],
+                "log_devices_left": null
             })
         );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
@@ -139,7 +140,8 @@ fn degraded_arrays_say_what_they_survive() {
             "state": "degraded", "survives": survives, "survives_elsewhere": survives, "missing": absent,
             "rebuilding": [], "troubles": [], "held_up": [], "unwritten": null, "lost": null, "lacking": [],
             "salvage": null, "scrub_owed": false,
-            "log_devices_failed": [], "log_devices_stalled": [], "log_devices_left": null
+            "log_devices_failed": [], "log_devices_deleted": [], "log_devices_stalled": [],
+            "log_devices_left": null
         });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {

@@ -15,7 +15,8 @@ use uraid_tests::process::{Output, Process};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
-use crate::control::metric;
+use crate::control::scrub::Events;
+use crate::control::{ask, metric, status};
 
 /// A new array with two log devices, and their paths.
 fn created(shape: &Shape) -> (Array, [PathBuf; 2]) {
@@ -156,6 +157,35 @@ fn log_devices_that_fail_are_told_of() {
     let mut client = server.connect();
     assert_eq!(client.read(0, 4096), [1; 4096]);
     assert_eq!(client.read(1 << 20, 4096), [2; 4096]);
+    let _ = server.stop();
+}
+
+/// The last log device is needed: it is used on, and another one can take its place.
+#[test]
+fn the_last_log_device_is_told_of_when_its_file_is_deleted() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let [log, new] = ["log", "new"].map(|name| array.path(name));
+    let options = ["--single-log-device", "--log-device", text(&log)];
+    let _ = array.run_create(MEMBER_BYTES, &options).success();
+    let (events, hook) = Events::new(&array);
+    let options = ["--on-event", text(&hook)];
+    let server = Server::start_members(&array, &with(&array, std::slice::from_ref(&log)), &options);
+    let mut client = server.connect();
+    client.write(0, &[1; 4096]);
+    client.flush();
+    std::fs::remove_file(&log).expect("removed");
+    assert_eq!(events.until("failing").last().map(String::as_str), Some("log-device-deleted"));
+    let health = status(&array)["health"].clone();
+    assert_eq!(health["log_devices_deleted"][0]["path"], text(&log), "{health}");
+    let screen = ask(&array, &["status"]).success().text();
+    assert!(screen.contains("the file of log device 0 (") && screen.contains("`uraid replace`"), "{screen}");
+    client.write(4096, &[2; 4096]);
+    client.flush();
+    let _ = ask(&array, &["replace", text(&log), text(&new)]).success();
+    let _ = events.until("recovered");
+    let _ = server.stop();
+    let server = Server::start_members(&array, &with(&array, &[new]), &[]);
+    assert_eq!(server.connect().read(4096, 4096), [2; 4096]);
     let _ = server.stop();
 }
 

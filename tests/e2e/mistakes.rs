@@ -68,6 +68,10 @@ fn values_that_can_not_be_are_refused_with_those_that_can() {
         (&["serve", "--listen", "-1", "x"], "storage.lan:10809"),
         (&["serve", "--metrics", "-1", "x"], "storage.lan:9187"),
         (&["serve", "--metrics", "localhost", "x"], "storage.lan:9187"),
+        (&["serve", "--cache-size", "1024T", "x"], "memory that this machine has"),
+        (&["serve", "--allow-uid", "4294967295", "x"], "0..=4294967294"),
+        (&["set", "--client-limit", "1025T"], "write none for no limit"),
+        (&["set", "--client-iops-limit", "1125899906842625"], "write none for no limit"),
     ] {
         let refused = binary::uraid(words).code_is(2);
         assert!(refused.stderr.contains(told), "{words:?}: {}", refused.stderr);

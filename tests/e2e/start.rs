@@ -287,3 +287,16 @@ fn examine_says_of_each_path_what_it_is() {
     }
     assert!(examined.stderr.contains("has no uraid superblock"), "{}", examined.stderr);
 }
+
+#[test]
+fn arrays_of_one_name_are_told_apart_by_their_uuids() {
+    let [one, other] = [0, 1].map(|_| Array::planned(&shape::raid1_of_2()));
+    let made = [&one, &other].map(|array| array.run_create(MEMBER_BYTES, &["--name", "tank", "--json"]));
+    let [uuid, other_uuid] = made.map(|made| made.success().json()["uuid"].as_str().unwrap().to_owned());
+    let both = [one.members(), other.members()].concat();
+    let refused = Server::refused(&one, &both, &["--name", "tank"]).stderr;
+    for part in ["an array named \"tank\" is not the only one", &uuid, &other_uuid, "choose one with --uuid"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let _ = Server::start_members(&one, &both, &["--uuid", &uuid]).stop();
+}

@@ -1,9 +1,9 @@
 //! What a service manager sees of a server, played by this harness.
 
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::process::Command;
 use std::time::Duration;
 
@@ -71,13 +71,22 @@ fn a_manager_that_is_gone_or_another_ones_watchdog_is_no_harm() {
 }
 
 /// The server gets its listening socket as descriptor 3, as `sd_listen_fds(3)` has it.
-fn activated(array: &Array, listener: &UnixListener) -> Command {
+fn activated(array: &Array, listener: &(impl AsFd + AsRawFd)) -> Command {
     let server = Server::command(array, array.members(), &[]);
     rustix::io::fcntl_setfd(listener, FdFlags::empty()).unwrap();
     let mut command = Command::new("bash");
     let script = format!("exec 3<&{}; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"", listener.as_raw_fd());
     command.args(["-c", &script, "bash"]).arg(server.get_program()).args(server.get_args());
     command
+}
+
+/// Nobody could connect there.
+#[test]
+fn a_socket_that_does_not_listen_is_refused() {
+    let array = Array::create(&shape::raid1_of_2());
+    let (connected, _other) = UnixStream::pair().unwrap();
+    let refused = run(activated(&array, &connected)).code_is(1).stderr;
+    assert!(refused.contains("a socket that was handed over is not listening"), "{refused}");
 }
 
 #[test]
@@ -94,7 +103,7 @@ fn clients_may_connect_before_the_server_runs() {
     assert!(array.socket().exists(), "the socket is the manager's");
 
     // What connects while nobody serves waits for the next server.
-    let waiting = std::os::unix::net::UnixStream::connect(array.socket()).unwrap();
+    let waiting = UnixStream::connect(array.socket()).unwrap();
     let server = start_activated(activated(&array, &listener), &array);
     let mut greeting = [0; 8];
     waiting.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -242,6 +242,20 @@ fn asking(array: &Array) -> UnixStream {
     asking
 }
 
+/// The number of the socket that listens at an IPv4 address, as the kernel has it.
+#[track_caller]
+fn listener_at(address: &str) -> String {
+    let port = address.rsplit_once(':').unwrap().1.parse::<u16>().unwrap();
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    // Its local address, the peer's, and its state, of which 0A is listening; later fields have its number.
+    let number = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields[1].ends_with(&format!(":{port:04X}")) && fields[3] == "0A";
+        is_it.then(|| fields[9].to_owned())
+    };
+    sockets.lines().skip(1).find_map(number).unwrap()
+}
+
 #[test]
 fn a_new_address_that_is_in_use_is_found_while_the_running_server_goes_on() {
     let array = Array::create(&shape::raid1_of_2());
@@ -268,7 +282,9 @@ fn a_new_address_that_is_in_use_is_found_while_the_running_server_goes_on() {
     let _ = client("nbdinfo", ["--size", &also]).success();
     let address = also.strip_prefix("nbd://").unwrap().split('/').next().unwrap();
     let options = ["--socket", socket.to_str().unwrap(), "--listen", address, "--metrics", metrics];
+    let listening = listener_at(metrics);
     let (last, _) = take_over(&array, next, &options);
+    assert_eq!(listener_at(metrics), listening, "it has been the same socket all the time");
     assert_eq!(last.line_after("  also "), also);
     assert_eq!(last.line_after("metrics at http://"), format!("{metrics}/metrics"));
     let _ = client("nbdinfo", ["--size", &also]).success();

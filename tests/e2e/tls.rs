@@ -14,6 +14,8 @@ use uraid_tests::run::{client, client_command, run};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
+use crate::control::ask;
+
 /// An authority, and the certificates of a server and of a client.
 pub(crate) struct Certified {
     directory: TempDir,
@@ -35,6 +37,13 @@ impl Certified {
 
     pub(crate) fn issue(&self, name: &str, of: Of, valid: Valid, serial: u64) -> PathBuf {
         self.authority.issue(&self.path(name), of, valid, serial)
+    }
+
+    /// Exchanges the certificate of a server by another authority's, which clients with the directory `trusting` trust.
+    pub(crate) fn issue_by_another(&self, name: &str, trusting: &str) {
+        let another = Authority::new("a stranger");
+        another.issue(&self.path(name), Of::Server, Valid::Now, 1);
+        another.trusted_in(&self.path(trusting));
     }
 
     /// A server on a TCP port that requires TLS.
@@ -308,6 +317,33 @@ fn certificates_that_can_not_work_are_refused_before_anything_is_opened() {
     refused("bad-list", &["--tls-verify-peer"], "holds no list of revoked certificates");
     let after: Vec<Vec<u8>> = array.members().iter().map(|member| std::fs::read(member).unwrap()).collect();
     assert!(before == after);
+}
+
+/// What was read is used until something else can be.
+#[test]
+fn certificates_are_read_anew() {
+    for threads in ["0", "2"] {
+        let array = Array::create(&shape::raid1_of_2());
+        let (certified, control) = (Certified::new(), array.path("nbd.ctl"));
+        let server =
+            certified.serve(&array, &["--connection-threads", threads, "--control", control.to_str().unwrap()]);
+        let [known, stranger] = ["anonymous", "stranger"].map(|name| certified.uri(&server, name));
+        certified.issue_by_another("server", "stranger");
+        assert_reads(&known);
+        let _ = ask(&array, &["set", "--reload-certificates"]).success();
+        let _ = assert_refused(&known);
+        assert_reads(&stranger);
+        std::fs::write(certified.path("server").join("server-cert.pem"), "").unwrap();
+        let refused = ask(&array, &["set", "--reload-certificates"]).code_is(1).stderr;
+        assert!(refused.contains("stay as they were") && refused.contains("holds no certificate"), "{refused}");
+        assert_reads(&stranger);
+        let _ = server.stop();
+    }
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start(&array);
+    let refused = ask(&array, &["set", "--reload-certificates"]).code_is(1).stderr;
+    assert!(refused.contains("without TLS"), "{refused}");
+    let _ = server.stop();
 }
 
 #[test]

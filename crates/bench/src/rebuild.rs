@@ -251,7 +251,8 @@ impl<'a> Array<'a> {
             ensure!(status["health"]["state"] == "whole", "the array is not whole: {}", status["health"]);
             return Ok(None);
         }
-        let sweep = status["sweeps"].as_array().and_then(|sweeps| sweeps.iter().find(|sweep| sweep["work"] == "rebuild"));
+        let sweep =
+            status["sweeps"].as_array().and_then(|sweeps| sweeps.iter().find(|sweep| sweep["work"] == "rebuild"));
         let sweep = sweep.context("status says nothing of how far the rebuild is")?;
         let number = |field: &str| sweep[field].as_f64().with_context(|| format!("status has no {field}"));
         Ok(Some(number("done_bytes")? / number("total_bytes")?))

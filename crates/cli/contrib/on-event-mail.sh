@@ -13,7 +13,7 @@ shift 2
 
 wanted=${URAID_MAIL_EVENTS:-"degraded stalled failing frozen salvage recovered member-missing member-failed \
 member-failing member-deleted member-stalled member-lagging member-no-room member-smart log-device-failed \
-log-device-stalled unwritten written-out \
+log-device-deleted log-device-stalled unwritten written-out \
 content-lost content-restored spare-taken rebuild-stuck replace-stuck replace-stopped replace-rebuilding \
 reshape-stuck scrub-incomplete scrub-mismatch"}
 case " $wanted " in

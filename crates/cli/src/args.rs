@@ -15,7 +15,7 @@ use crate::layout::LayoutArgs;
 use crate::list::ListArgs;
 use crate::man::ManArgs;
 use crate::map::MapArgs;
-use crate::members::{AddArgs, MemberArgs, ReplaceArgs};
+use crate::members::{AddArgs, MemberArgs, RemoveArgs, ReplaceArgs};
 use crate::quickstart::QuickstartArgs;
 use crate::record::RecordArgs;
 use crate::report::ReportArgs;
@@ -75,7 +75,7 @@ pub(crate) enum Command {
     Fail(MemberArgs),
     /// Release a failed member or log device, or a spare
     #[command(visible_alias = "detach")]
-    Remove(MemberArgs),
+    Remove(RemoveArgs),
     /// Check that the members agree, and repair them
     Scrub(ScrubArgs),
     /// Change settings of a running array

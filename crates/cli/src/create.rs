@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use uraid_io::array::{self, CreateOptions, NewLogs};
+use uraid_io::array::{self, CreateOptions, NewLogs, Patience};
 use uraid_io::format::superblock::{Allocation, Consistency, Integrity};
 use uraid_layout::{Bytes, Geometry, Level, MemberIndex, Sectors, Spec};
 use uraid_serve::clock::now;
@@ -182,6 +182,9 @@ fn warn_of_domains(args: &CreateArgs, level: Level, members: u8) -> Result<()> {
 
 /// Creates the array, with a progress bar if it takes a while.
 pub(crate) fn make(members: &[PathBuf], options: &CreateOptions) -> Result<()> {
+    // Says which of them do not answer; what is there is looked at once more when it is opened.
+    let paths = [members, &options.logs.paths].concat();
+    array::look(&paths, &mut Patience::endless())?;
     let mut bar = None;
     array::create(members, options, |done, total| {
         bar.get_or_insert_with(|| Progress::new("initialising", total.0)).set(done.0);

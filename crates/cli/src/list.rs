@@ -12,14 +12,13 @@ use serde::Serialize;
 use uraid_io::array::{Ignored, Look, Patience, look};
 use uraid_io::member::{Member, exists};
 use uraid_serve::client::states;
-use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::Status;
 use uraid_serve::text::{chain, list as enumerate, size, visible};
 use uuid::Uuid;
 
 use crate::examine::{self, ReshapeReport};
-use crate::status::tone;
+use crate::status::{condition, tone};
 use crate::terminal::{Colours, Tone, print, print_json};
 
 /// How long a path may take to answer.
@@ -51,7 +50,8 @@ struct Found {
     name: String,
     level: String,
     size_bytes: u64,
-    /// `running`, `stopped`, `in use` by a process that does not answer, or `silent`: the server does not answer.
+    /// `running`, `stopping`, `stopped`, `in use` by a process that does not answer, or `silent`: the server does not
+    /// answer.
     state: &'static str,
     /// The array's health, in words.
     health: String,
@@ -124,16 +124,21 @@ fn candidates(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
     }
     if named.is_empty() {
-        let devices = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
-        paths.extend(devices.map(|entry| Path::new("/dev").join(entry.file_name())));
+        paths.extend(block_devices());
         paths.extend(files(Path::new(".")).unwrap_or_default());
     }
     paths.sort();
     Ok(paths)
 }
 
+/// The block devices of this machine.
+pub(crate) fn block_devices() -> impl Iterator<Item = PathBuf> {
+    let devices = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+    devices.map(|entry| Path::new("/dev").join(entry.file_name()))
+}
+
 /// The files of a directory, except hidden ones.
-fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+pub(crate) fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
     let entries = fs::read_dir(directory)?.flatten().filter(|entry| !is_hidden(&entry.file_name()));
     let paths = entries.map(|entry| if directory == Path::new(".") { entry.file_name().into() } else { entry.path() });
@@ -148,14 +153,14 @@ fn silent(error: &Error) -> Found {
 /// An array according to its server.
 fn served(status: Status) -> Found {
     let members: Vec<String> = status.members.iter().filter_map(|member| member.path.clone()).collect();
-    let reshape = ReshapeReport::of(&status);
+    let (reshape, health) = (ReshapeReport::of(&status), condition(&status));
     Found {
         uuid: Some(status.uuid),
         name: status.name,
         level: status.level,
         size_bytes: status.size_bytes,
-        state: "running",
-        health: words(&status.health),
+        state: if status.stopping.is_some() { "stopping" } else { "running" },
+        health,
         tone: Some(tone(status.health.state)),
         uri: Some(status.uri),
         reshape,

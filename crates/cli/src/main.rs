@@ -21,6 +21,7 @@ mod map;
 mod md;
 mod members;
 mod misuse;
+mod naming;
 mod output;
 mod probe;
 mod quickstart;

@@ -13,6 +13,8 @@ use uraid_serve::text::visible;
 use uuid::Uuid;
 
 use crate::candidates;
+use crate::misuse::Misuse;
+use crate::naming::{Change, Configuration};
 use crate::server_args::ServerArgs;
 use crate::terminal::print;
 use crate::values::bytes;
@@ -27,6 +29,16 @@ pub(crate) struct MemberArgs {
     member: String,
 }
 
+/// Arguments of `uraid remove`.
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    #[command(flatten)]
+    which: MemberArgs,
+    /// Have the server's configuration file no longer name it
+    #[arg(long)]
+    persist: bool,
+}
+
 /// How a file or block device is taken in.
 #[derive(Debug, Args)]
 struct TakeArgs {
@@ -36,6 +48,11 @@ struct TakeArgs {
     /// Overwrite what the file or device holds
     #[arg(long)]
     force: bool,
+    /// Name it in the server's configuration file, for the next start
+    ///
+    /// What a member is copied to is named as a spare beside it: the next start uses whichever is the member then.
+    #[arg(long)]
+    persist: bool,
 }
 
 /// Arguments of `uraid add`.
@@ -99,34 +116,52 @@ pub(crate) fn fail(args: &MemberArgs) -> Result<()> {
 }
 
 /// `uraid remove`.
-pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
-    let request = Request::Remove { member: name(&args.member)? };
-    let _: Value = args.server.connect()?.ask(&request)?;
-    print(format_args!("{} is released", args.member))
+pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
+    let RemoveArgs { which: MemberArgs { server, member }, persist } = args;
+    let request = Request::Remove { member: name(member)? };
+    let mut client = server.connect()?;
+    let before: Status = client.ask(&Request::Status {})?;
+    let kept_in = kept_in(&before, *persist)?;
+    let _: Value = client.ask(&request)?;
+    print(format_args!("{member} is released"))?;
+    let gone = path_of(&before, &name(member)?);
+    kept_in
+        .map_or(Ok(()), |kept_in| kept_in.follow(Change { key: "members", gone: gone.as_deref(), new: None }, *persist))
 }
 
 /// `uraid add`: waits until the member has joined or is a spare, but not until it is rebuilt.
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
-    let AddArgs { server, taken: TakeArgs { size, force }, log_device, path } = args;
+    let AddArgs { server, taken: TakeArgs { size, force, persist }, log_device, path } = args;
     let mut client = server.connect()?;
+    let kept_in = kept_in(&client.ask(&Request::Status {})?, *persist)?;
     // A new member's areas are zeroed first.
     client.be_patient()?;
-    let request = Request::Add {
-        path: absolute(path)?,
-        force: *force,
-        log_device: *log_device,
-        size_bytes: size.map(|size| size.0),
+    let new = absolute(path)?;
+    let named = new.display().to_string();
+    let follow = |key| {
+        let change = Change { key, gone: None, new: Some(&named) };
+        kept_in.as_ref().map_or(Ok(()), |kept_in| kept_in.follow(change, *persist))
     };
+    let request =
+        Request::Add { path: new, force: *force, log_device: *log_device, size_bytes: size.map(|size| size.0) };
     if *log_device {
         let LogAdded { log_device, uuid } = client.ask(&request)?;
-        return print(format_args!("{} ({uuid}) is log device {log_device} now", path.display()));
+        print(format_args!("{} ({uuid}) is log device {log_device} now", path.display()))?;
+        return follow("members");
     }
     let Added { slot, uuid } = client.ask(&request)?;
     match (slot, uuid) {
-        (Some(slot), Some(uuid)) => print(format_args!(
-            "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows the progress",
-            path.display()
-        )),
+        (Some(slot), Some(uuid)) => {
+            print(format_args!(
+                "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows the progress",
+                path.display()
+            ))?;
+            follow("members")
+        }
+        _ if *persist => {
+            print(format_args!("no member is missing: {} is now a spare", path.display()))?;
+            follow("spare")
+        }
         _ => print(format_args!(
             "no member is missing: {} is now a spare until the server ends; to keep it, use `uraid serve --spare`",
             path.display()
@@ -136,31 +171,57 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
 
 /// `uraid replace`: waits until the copy has begun, or a log device has been exchanged.
 pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
-    let ReplaceArgs { server, taken: TakeArgs { size, force }, old, new } = args;
+    let ReplaceArgs { server, taken: TakeArgs { size, force, persist }, old, new } = args;
     let mut client = server.connect()?;
+    let before: Status = client.ask(&Request::Status {})?;
+    let kept_in = kept_in(&before, *persist)?;
     // A new member's areas are zeroed first.
     client.be_patient()?;
-    let request = Request::Replace {
-        member: name(old)?,
-        path: absolute(new)?,
-        force: *force,
-        size_bytes: size.map(|size| size.0),
+    let path = absolute(new)?;
+    let (named, gone) = (path.display().to_string(), path_of(&before, &name(old)?));
+    let follow = |key, gone| {
+        let change = Change { key, gone, new: Some(&named) };
+        kept_in.as_ref().map_or(Ok(()), |kept_in| kept_in.follow(change, *persist))
     };
+    let request = Request::Replace { member: name(old)?, path, force: *force, size_bytes: size.map(|size| size.0) };
     let new = new.display();
     let Replaced { slot, uuid, rebuilding } = match client.ask::<Successor>(&request)? {
         Successor::Member(replaced) => replaced,
         Successor::LogDevice(LogAdded { log_device, uuid }) => {
-            return print(format_args!("{new} ({uuid}) is log device {log_device} now, in the place of {old}"));
+            print(format_args!("{new} ({uuid}) is log device {log_device} now, in the place of {old}"))?;
+            return follow("members", gone.as_deref());
         }
     };
     if rebuilding {
-        return print(format_args!(
+        print(format_args!(
             "slot {slot} had no member: {new} ({uuid}) is being rebuilt there; `uraid status` shows the progress"
-        ));
+        ))?;
+        return follow("members", gone.as_deref());
     }
     print(format_args!(
         "{old} is being copied to {new} ({uuid}), which then takes over slot {slot}; `uraid status` shows the progress"
-    ))
+    ))?;
+    // Until then the array needs the old one, and a start takes spares that have become members for such.
+    follow("spare", None)
+}
+
+/// The configuration file that a change concerns, if there is one.
+///
+/// # Errors
+/// If there is none, and the change is to be kept there.
+fn kept_in(status: &Status, persist: bool) -> Result<Option<Configuration>, Misuse> {
+    if persist { Configuration::to_keep_in(status).map(Some) } else { Ok(Configuration::of(status)) }
+}
+
+/// The path of the member, log device or spare that has this name.
+fn path_of(status: &Status, name: &str) -> Option<String> {
+    let members = status.members.iter().map(|member| (member.slot.to_string(), member.uuid, &member.path));
+    let logs = status.log_devices.iter().map(|log| (String::new(), log.uuid, &log.path));
+    let found = members.chain(logs).find(|(slot, uuid, _)| slot == name || uuid.to_string() == name);
+    match found {
+        Some((_, _, path)) => path.clone(),
+        None => Some(name.to_owned()),
+    }
 }
 
 /// A member's name as the server knows it. The server may have another working directory.

@@ -2,6 +2,7 @@
 
 pub(crate) mod args;
 pub(crate) mod clients;
+mod elsewhere;
 mod late;
 pub(crate) mod listen;
 pub(crate) mod md;

@@ -1,16 +1,12 @@
 //! `uraid set`: changes settings of a running array, and keeps them in the server's configuration file if wanted.
 
-use std::path::PathBuf;
-
 use anyhow::{Context as _, Result};
 use clap::Args;
 use serde_json::Value;
-use uraid_serve::client::Client;
 use uraid_serve::protocol::{Request, Status};
 use uraid_serve::text::size;
 
-use crate::config_file;
-use crate::misuse::Misuse;
+use crate::naming::Configuration;
 use crate::server_args::ServerArgs;
 use crate::terminal::print;
 use crate::values::{Operations, Rate, operations, rate};
@@ -33,7 +29,7 @@ pub(crate) struct SetArgs {
     #[command(flatten)]
     settings: SettingArgs,
     /// Keep it for the next start, in the server's configuration file
-    #[arg(long, conflicts_with = "log")]
+    #[arg(long, conflicts_with_all = ["log", "reload_certificates"])]
     persist: bool,
 }
 
@@ -74,12 +70,16 @@ struct SettingArgs {
     /// As for `uraid serve`
     #[arg(long, value_name = "TIME|off")]
     rejoin_after: Option<String>,
+    /// Read the certificates of TLS anew, for clients that connect from now on
+    #[arg(long)]
+    reload_certificates: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &SetArgs) -> Result<()> {
     let mut client = args.server.connect()?;
-    let kept_in = if args.persist { Some(configuration(&mut client)?) } else { None };
+    let kept_in =
+        if args.persist { Some(Configuration::to_keep_in(&client.ask::<Status>(&Request::Status {})?)?) } else { None };
     let SettingArgs {
         rebuild_limit,
         scrub_limit,
@@ -92,6 +92,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         write_deadline,
         max_errors,
         rejoin_after,
+        reload_certificates,
     } = &args.settings;
     let mut set: Vec<(&str, String)> = Vec::new();
     let mut limit = |key, doing, rate: Rate, request: fn(Option<u64>) -> Request| {
@@ -139,20 +140,11 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         set.push((key, value.clone()));
         print(format_args!("{key} is {value}"))?;
     }
-    let Some((path, array)) = kept_in else { return Ok(()) };
-    config_file::keep(&path, array.as_deref(), &set)
-        .context("it is set until the server stops, and not kept for the next start")?;
-    let table = array.map_or_else(String::new, |array| format!(", [array.{array}]"));
-    print(format_args!("kept in {}{table}", path.display()))
-}
-
-/// The server's configuration file, and the array's name in it if it has several.
-fn configuration(client: &mut Client) -> Result<(PathBuf, Option<String>)> {
-    let status: Status = client.ask(&Request::Status {})?;
-    let path = status.config.ok_or_else(|| {
-        Misuse(
-            "the server has no configuration file: start it with `uraid serve --config`, or give it the option".into(),
-        )
-    })?;
-    Ok((path.into(), status.config_array))
+    if *reload_certificates {
+        let _: Value = client.ask(&Request::ReloadCertificates {})?;
+        print(format_args!("the certificates have been read anew"))?;
+    }
+    let Some(kept_in) = kept_in else { return Ok(()) };
+    kept_in.keep(&set).context("it is set until the server stops, and not kept for the next start")?;
+    print(format_args!("kept in {}", kept_in.place()))
 }

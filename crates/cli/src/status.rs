@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use uraid_serve::clock::now;
-use uraid_serve::health::words;
+use uraid_serve::health::{stopping, words};
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
     Away, BadBlocks, Crowded, Fill, HealthState, Latency, Limits, LogDevice, LogDeviceState, Member, MemberState,
@@ -88,7 +88,7 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         status.uri,
         duration(status.uptime_ms / 1000),
         runs_as(status),
-        colours.paint(&words(&status.health), tone(status.health.state)),
+        colours.paint(&condition(status), tone(status.health.state)),
     );
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
     text += &table(status, before, colours);
@@ -146,6 +146,12 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         text += &format!("\nscrubbed {} ago", duration(now.0.saturating_sub(finished)));
     }
     text
+}
+
+/// What a stop waits for, if there is one, and the array's health.
+pub(crate) fn condition(status: &Status) -> String {
+    let stopping = status.stopping.as_ref().map_or_else(String::new, |it| format!("{}; ", stopping(it)));
+    format!("{stopping}{}", words(&status.health))
 }
 
 /// Whom the server runs as, and what the kernel refuses to it: `uraid in a sandbox (paths, system calls)`.
@@ -373,7 +379,7 @@ fn line(status: &Status, before: Option<&Status>) -> String {
     format!(
         "{}: {}; {} clients, read {}, written {}{}{}",
         title(status),
-        words(&status.health),
+        condition(status),
         status.clients,
         moved(requests.read_bytes, |status| status.requests.read_bytes),
         moved(requests.written_bytes, |status| status.requests.written_bytes),

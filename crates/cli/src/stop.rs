@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use uraid_serve::health::words;
+use uraid_serve::health::{force, stopping as stopping_words, words};
 use uraid_serve::protocol::{Lost, Replace, Request, Status, Stopped};
 use uraid_serve::text::size;
 
@@ -22,25 +22,30 @@ pub(crate) struct StopArgs {
     server: ServerArgs,
     /// Stop even if content is lost
     ///
-    /// Content is lost if files of members were deleted, or if members do not take what clients have written.
+    /// Content is lost if files of members were deleted, or if members do not take what clients have written. A server
+    /// that is stopping already then waits for nothing any more that does not move.
     #[arg(long)]
     force: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &StopArgs) -> Result<()> {
-    // A server that is stopping answers nobody else. A late answer to this request must not be mistaken for the answer
-    // to the stop, so this request has its own connection.
-    let before: Result<Status> = args.server.connect()?.ask(&Request::Status {});
+    // A late answer to this request must not be mistaken for the answer to the stop, so it has its own connection.
+    let look = || -> Option<Status> { args.server.connect().ok()?.ask(&Request::Status {}).ok() };
+    let before = look();
+    let is_stopping = before.as_ref().is_some_and(|before| before.stopping.is_some());
     let mut client = args.server.connect()?;
+    if is_stopping && !args.force {
+        say(before.as_ref());
+    }
     let request = Request::Stop { force: args.force };
-    let before = &before;
     let Stopped { lost } = client.ask_at_length(&request, SOON, || {
-        // If standard error is closed, nobody wants to know.
-        let _ = writeln!(io::stderr(), "{}", waiting(before.as_ref().ok()));
+        if !is_stopping {
+            say(look().as_ref());
+        }
     })?;
     print(format_args!("stopped"))?;
-    if let Some(Replace { slot, path, .. }) = before.as_ref().ok().and_then(|before| before.replace.as_ref()) {
+    if let Some(Replace { slot, path, .. }) = before.as_ref().and_then(|before| before.replace.as_ref()) {
         let path = path.as_ref().map_or_else(String::new, |path| format!(" to {path}"));
         print(format_args!(
             "the copy{path} was not finished, and member {slot} stays: to begin it again, run `uraid replace --force`"
@@ -53,16 +58,25 @@ pub(crate) fn run(args: &StopArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a stop waits for, according to the status when it began.
-fn waiting(before: Option<&Status>) -> String {
-    let Some(Status { cache, health, clients, .. }) = before else {
+/// Says what a stop waits for, and what would end that.
+fn say(status: Option<&Status>) {
+    // If standard error is closed, nobody wants to know.
+    let _ = writeln!(io::stderr(), "{}", waiting(status));
+}
+
+/// What a stop waits for, and what would end that, according to the server's status now.
+fn waiting(status: Option<&Status>) -> String {
+    let Some(Status { stopping, cache, health, clients, .. }) = status else {
         return "stopping: waiting for the server".to_owned();
     };
-    let unwritten = cache.map_or(0, |fill| fill.used_bytes);
-    let what = match unwritten {
-        0 => "for what clients have asked for, and for the members".to_owned(),
-        bytes => format!("for the members to take {} that clients have written", size(bytes)),
-    };
+    let unwritten_bytes = cache.map_or(0, |fill| fill.used_bytes);
     let clients = if *clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
-    format!("stopping: waiting {what}; there were {clients}, and the array was {}", words(health))
+    // A stop that has not begun is being checked.
+    let begun = stopping.as_ref().map_or_else(|| "stopping".to_owned(), stopping_words);
+    format!(
+        "{begun}; {clients}, {} to be written, {}; {}",
+        size(unwritten_bytes),
+        words(health),
+        force(unwritten_bytes)
+    )
 }

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anstream::stream::RawStream;
@@ -11,6 +14,9 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use uraid_serve::text::size;
+
+/// How long a member may take before it is said that it is waited for.
+const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Interval between two lines of progress.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
@@ -30,6 +36,24 @@ pub(crate) fn print(line: fmt::Arguments<'_>) -> Result<()> {
     printed.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Closed.into(),
         _ => anyhow::Error::new(error).context("can't write to standard output"),
+    })
+}
+
+/// Does something for which members are waited for, and says on standard error which if that takes long.
+pub(crate) fn patiently<T>(member: &Path, work: impl FnOnce() -> T) -> T {
+    let (done, is_done) = channel::<()>();
+    thread::scope(|scope| {
+        let say = move || {
+            if is_done.recv_timeout(SAID_AFTER) == Err(RecvTimeoutError::Timeout) {
+                // If standard error is closed, there is nobody to tell.
+                let _ = writeln!(io::stderr(), "waiting for {} to answer", member.display());
+            }
+        };
+        // Without a thread nothing is said.
+        let _ = thread::Builder::new().name("waiting".into()).spawn_scoped(scope, say);
+        let result = work();
+        drop(done);
+        result
     })
 }
 

@@ -11,7 +11,7 @@ use uraid_io::{log_device, superblock};
 use uraid_serve::text::visible;
 use uuid::Uuid;
 
-use crate::terminal::print;
+use crate::terminal::{patiently, print};
 
 /// Arguments of `uraid wipe`.
 #[derive(Debug, Args)]
@@ -39,12 +39,12 @@ pub(crate) fn run(args: &WipeArgs) -> Result<()> {
     for (index, path) in args.members.iter().enumerate() {
         let is_same = |other: &PathBuf| same_file(other, path);
         ensure!(!args.members[..index].iter().any(is_same), "{} is named twice", path.display());
-        let member = Member::open(path, Access::ReadWrite)?;
+        let member = patiently(path, || Member::open(path, Access::ReadWrite))?;
         let named = |name: &str, array: Uuid| match visible(name) {
             name if name.is_empty() => array.to_string(),
             name => format!("'{name}'"),
         };
-        let what = match superblock::load(&member) {
+        let what = match patiently(path, || superblock::load(&member)) {
             Err(Error::Superblock { source: SuperblockError::NoMagic, .. }) => match log_device::load(&member) {
                 Ok(header) => format!("a log device of array {}", named(&header.name, header.array)),
                 Err(_) => bail!("{}: is no member, so there is nothing to wipe", path.display()),
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &WipeArgs) -> Result<()> {
         if found.len() == 1 { "the member" } else { "all of them" },
     );
     for (member, text) in &found {
-        superblock::erase(member)?;
+        patiently(member.path(), || superblock::erase(member))?;
         print(format_args!("{text}: wiped"))?;
     }
     Ok(())

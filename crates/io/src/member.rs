@@ -93,9 +93,11 @@ enum Medium {
     /// A regular file or a block device.
     File {
         file: File,
-        /// The same bytes by other names.
-        others: Vec<File>,
-        /// Another process has the file, too, and its lock goes on.
+        /// The file that a loop device is made of, locked.
+        beneath: Option<File>,
+        /// Loop devices that are made of the file, which the kernel may not use as long as these are open.
+        _above: Vec<File>,
+        /// Another process has file and what is beneath, too, and their locks go on.
         is_left: AtomicBool,
     },
     Export(Box<Export>),
@@ -109,7 +111,7 @@ impl Member {
         let (path, access) = (PathBuf::from("pipe"), Access::ReadWrite);
         let id = FileId { device: 0, inode: 0 };
         Self {
-            medium: Medium::File { file, others: Vec::new(), is_left: AtomicBool::new(false) },
+            medium: Medium::File { file, beneath: None, _above: Vec::new(), is_left: AtomicBool::new(false) },
             path,
             id,
             access,
@@ -237,7 +239,6 @@ impl Member {
         }
         let beneath = if is_device { loops::lock_beneath(path, metadata.rdev(), access, wait)? } else { None };
         let above = if access == Access::ReadWrite { loops::claim_above(path, wait)? } else { Vec::new() };
-        let others = beneath.into_iter().chain(above).collect();
         let size = size_of(&file, is_device).map_err(fail("find its size"))?;
         if is_device && size == Bytes(0) {
             return Err(fail("find anything on it")(Errno::NOMEDIUM.into()));
@@ -248,7 +249,7 @@ impl Member {
         let may_stall = file_system.is_some_and(|magic| STALLING_MAGICS.contains(&magic));
         let member = Self {
             alignment: alignment(&file, is_direct),
-            medium: Medium::File { file, others, is_left: AtomicBool::new(false) },
+            medium: Medium::File { file, beneath, _above: above, is_left: AtomicBool::new(false) },
             path: path.into(),
             id,
             access,
@@ -295,16 +296,19 @@ impl Member {
         Ok(members)
     }
 
-    /// Its file for another process, where an [`Inheritance`] has it: the lock is held as long as either has the file.
-    /// None of an export, which the other process connects to itself.
+    /// Its file for another process, where an [`Inheritance`] has it, and the one that it is made of if it is a loop
+    /// device: locks are held as long as either process has the files. None of an export, which the other process
+    /// connects to itself. The kernel is kept off loop devices above a file by this process alone: between the two, it
+    /// can be told to use one, and then the other process refuses the member.
     ///
     /// # Errors
     /// When there are too many descriptors.
-    pub fn leave(&self) -> io::Result<Option<OwnedFd>> {
-        let Medium::File { file, is_left, .. } = &self.medium else { return Ok(None) };
-        let file = file.try_clone()?;
+    pub fn leave(&self) -> io::Result<Vec<OwnedFd>> {
+        let Medium::File { file, beneath, is_left, .. } = &self.medium else { return Ok(Vec::new()) };
+        let files = [file].into_iter().chain(beneath);
+        let files = files.map(|file| Ok(file.try_clone()?.into())).collect::<io::Result<_>>()?;
         is_left.store(true, Ordering::Relaxed);
-        Ok(Some(file.into()))
+        Ok(files)
     }
 
     /// The path that the member was opened by.
@@ -528,11 +532,10 @@ impl Drop for Member {
     fn drop(&mut self) {
         // A child process that is just being started has a copy of the descriptor, which would keep the lock for a
         // moment.
-        if let Medium::File { file, others, is_left } = &self.medium {
-            if !is_left.load(Ordering::Relaxed) {
-                lock::release(file);
-            }
-            others.iter().for_each(lock::release);
+        if let Medium::File { file, beneath, is_left, .. } = &self.medium
+            && !is_left.load(Ordering::Relaxed)
+        {
+            [file].into_iter().chain(beneath).for_each(lock::release);
         }
     }
 }

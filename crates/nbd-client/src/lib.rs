@@ -97,6 +97,8 @@ pub struct Client {
     next_cookie: u64,
     /// Of the reads in flight, by cookie.
     read_lengths: HashMap<u64, usize>,
+    /// Of the last request.
+    unsent: Vec<u8>,
 }
 
 /// What a server tells of an export.
@@ -139,7 +141,7 @@ impl Client {
     pub fn connect(socket: &Path, export: &str) -> Result<Self> {
         let stream = connect(socket)?;
         let export = negotiate(&mut &stream, export)?;
-        Ok(Self { stream, export, next_cookie: 1, read_lengths: HashMap::new() })
+        Ok(Self { stream, export, next_cookie: 1, read_lengths: HashMap::new(), unsent: Vec::new() })
     }
 
     /// Bytes of the export.
@@ -188,6 +190,27 @@ impl Client {
         length: u32,
         payload: &[u8],
     ) -> Result<u64> {
+        self.submit_part(flags, command, offset, length, payload, usize::MAX)
+    }
+
+    /// As [`Client::submit_with`], but sends only so many bytes of the request. [`Client::submit_rest`] has to be next
+    /// of what sends anything.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    ///
+    /// # Panics
+    /// If the last request has not been sent to its end.
+    pub fn submit_part(
+        &mut self,
+        flags: u16,
+        command: Command,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+        bytes: usize,
+    ) -> Result<u64> {
+        assert!(self.unsent.is_empty(), "requests come one after the other");
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         if command == Command::Read {
@@ -195,8 +218,18 @@ impl Client {
         }
         let mut message = header(flags, command, cookie, offset, length).to_vec();
         message.extend(payload);
+        self.unsent = message.split_off(bytes.min(message.len()));
         self.stream.write_all(&message).map_err(io(|| format!("can't send a {command:?}")))?;
         Ok(cookie)
+    }
+
+    /// Sends what is left of a request that was sent in part.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub fn submit_rest(&mut self) -> Result<()> {
+        let rest = std::mem::take(&mut self.unsent);
+        self.stream.write_all(&rest).map_err(io(|| "can't send the rest of a request".into()))
     }
 
     /// Waits for the next reply, to whichever request.

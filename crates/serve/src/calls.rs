@@ -3,7 +3,7 @@
 //!
 //! Both queues are bounded by the requests that clients may have in flight.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
@@ -94,6 +94,8 @@ pub(crate) struct Callers {
     pub(crate) calls: Arc<Queue<Call>>,
     /// By thread: its queue, and what is to be sent to it.
     threads: Vec<Outbox>,
+    /// The last report of each thread, when all have ended.
+    last: OnceCell<Vec<Report>>,
 }
 
 /// Messages to a connection thread.
@@ -107,7 +109,7 @@ impl Callers {
     /// The engine's side: requests come in `calls`, and each thread's messages go into its queue.
     pub(crate) fn new(calls: Arc<Queue<Call>>, queues: Vec<Arc<Queue<Message>>>) -> Self {
         let outboxes = queues.into_iter().map(|queue| Outbox { queue, waiting: RefCell::default() });
-        Self { calls, threads: outboxes.collect() }
+        Self { calls, threads: outboxes.collect(), last: OnceCell::new() }
     }
 
     /// Answers a request; [`Callers::deliver`] sends it.
@@ -127,6 +129,19 @@ impl Callers {
         for Outbox { queue, waiting } in &self.threads {
             queue.post(&mut waiting.borrow_mut());
         }
+    }
+
+    /// All threads have ended, and these are their last reports.
+    ///
+    /// # Panics
+    /// If they had ended before.
+    pub(crate) fn end(&self, reports: Vec<Report>) {
+        assert!(self.last.set(reports).is_ok(), "threads end once");
+    }
+
+    /// The threads' last reports, if they have ended.
+    pub(crate) fn last(&self) -> Option<&[Report]> {
+        self.last.get().map(Vec::as_slice)
     }
 
     /// Asks every thread for its report.

@@ -1,14 +1,17 @@
 //! A command that runs as long as the array is served: the server stops when it ends, and it is asked to end when the
-//! server stops for another reason.
+//! server stops for another reason, with all programs of its process group. A server in the foreground of a terminal
+//! has its command in its own group, so that the terminal's keys reach both; then only the shell is asked.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use uraid_nbd::{Endpoint, Scheme};
@@ -27,6 +30,8 @@ pub(crate) struct Captive {
     /// Becomes readable when the command has ended.
     process: AsyncFd<OwnedFd>,
     has_ended: Cell<bool>,
+    /// Its process group is its own.
+    is_leader: bool,
     /// It was asked to end.
     is_asked: Cell<bool>,
 }
@@ -49,11 +54,15 @@ impl Captive {
         for name in OF_SERVER {
             shell.env_remove(name);
         }
+        let is_leader = !is_in_foreground(&fs::read_to_string("/proc/self/stat").unwrap_or_default());
+        if is_leader {
+            shell.process_group(0);
+        }
         let child = shell.spawn().context("--run: can't start /bin/sh")?;
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).context("--run: can't watch /bin/sh")?;
         #[expect(deprecated, reason = "an owned descriptor meets the conditions for which its replacement is unsafe")]
         let process = AsyncFd::with_interest(process, Interest::READABLE).context("--run: can't wait for /bin/sh")?;
-        Ok(Self { child, process, has_ended: Cell::new(false), is_asked: Cell::new(false) })
+        Ok(Self { child, process, has_ended: Cell::new(false), is_leader, is_asked: Cell::new(false) })
     }
 
     /// Waits for the command's end, if there is one. Cancel safe.
@@ -74,8 +83,11 @@ impl Captive {
     /// Asks the command to end, once.
     pub(crate) fn end(&self) {
         if !self.has_ended.get() && !self.is_asked.replace(true) {
-            // It may have ended by itself.
-            let _ = pidfd_send_signal(self.process.get_ref(), Signal::TERM);
+            // It may have ended by itself. Its number is nobody else's before it has been waited for.
+            let _ = match self.is_leader {
+                true => kill_process_group(Pid::from_child(&self.child), Signal::TERM),
+                false => pidfd_send_signal(self.process.get_ref(), Signal::TERM),
+            };
         }
     }
 
@@ -102,6 +114,14 @@ impl Drop for Captive {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Whether the process of this `/proc/PID/stat` is in the foreground of a terminal.
+fn is_in_foreground(stat: &str) -> bool {
+    // The name, in parentheses, may have any characters.
+    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    // State, parent, process group, session, terminal, and the terminal's foreground process group.
+    matches!(fields.as_slice(), [_, _, group, _, terminal, foreground, ..] if group == foreground && *terminal != "0")
 }
 
 /// What tells a command where the server is. Those without a value do not apply.
@@ -145,6 +165,14 @@ mod tests {
             let test = "test \"$uri,${port-none},$exportname\" = 'nbds+unix:///?socket=/run/a%20b.sock,none,'";
             assert!(status(test, &of_unix).await.success());
         });
+    }
+
+    #[test]
+    fn a_process_in_the_foreground_of_a_terminal_is_told_from_others() {
+        assert!(is_in_foreground("7 (a) b) (c) S 1 7 7 34816 7 4194304 0"));
+        assert!(!is_in_foreground("7 (uraid) S 1 7 7 34816 9 4194304 0"), "in the background");
+        assert!(!is_in_foreground("7 (uraid) S 1 7 7 0 -1 4194304 0"), "without a terminal");
+        assert!(!is_in_foreground(""));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use uraid_io::cache::Unwritten;
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Engine, Stuck, Troubles};
+use uraid_io::format::superblock::LogSet;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 
@@ -40,6 +41,8 @@ pub(crate) struct Condition {
     pub(crate) smart: MemberSet,
     /// Their files were deleted, but they are still in use.
     pub(crate) deleted: MemberSet,
+    /// The same of log devices.
+    pub(crate) deleted_logs: LogSet,
     pub(crate) last_resort: LastResort,
     pub(crate) troubles: Troubles,
     pub(crate) is_frozen: bool,
@@ -116,6 +119,7 @@ impl Condition {
             () if self.is_frozen => HealthState::Frozen,
             () if is_partial || self.last_resort != LastResort::default() => HealthState::Salvage,
             () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
+            () if !self.deleted_logs.is_empty() => HealthState::Failing,
             () if self.unwritten.is_some() || self.lacking.lost.is_some() => HealthState::Failing,
             () if !stalled.union(roomless).is_empty() || !stalled_logs.is_empty() => HealthState::Stalled,
             () if self.is_degraded() => HealthState::Degraded,
@@ -215,7 +219,7 @@ impl Condition {
         };
         log_devices::add_to(
             &mut health,
-            (self.troubles.failed_logs, self.troubles.stalled_logs),
+            [self.troubles.failed_logs, self.deleted_logs, self.troubles.stalled_logs],
             &description.logs.borrow(),
         );
         health

@@ -50,7 +50,7 @@ pub(crate) struct Options {
 pub(crate) struct ConnectionThreads {
     dispatcher: Dispatcher,
     threads: Vec<JoinHandle<()>>,
-    ended: mpsc::Receiver<Result<Served>>,
+    ended: mpsc::Receiver<Result<(Served, Report)>>,
 }
 
 impl ConnectionThreads {
@@ -85,27 +85,29 @@ impl ConnectionThreads {
     }
 
     /// Accepts clients until `shutdown` says how to end, and waits for the end of their connections. Returns what goes
-    /// to another process.
+    /// to another process, and what the clients of each thread have done.
     pub(crate) async fn serve(
         self,
         listener: Listener,
         shutdown: impl Future<Output = Ending>,
-    ) -> Result<Vec<Parting>> {
+    ) -> Result<(Vec<Parting>, Vec<Report>)> {
         let Self { dispatcher, threads, mut ended } = self;
         let all_ended = async {
-            let mut clients = Vec::new();
+            let (mut clients, mut reports) = (Vec::new(), Vec::new());
             for _ in &threads {
-                let served = ended.recv().await.context("a connection thread has ended")??;
+                let (served, report) = ended.recv().await.context("a connection thread has ended")??;
                 clients.extend(partings(served));
+                reports.push(report);
             }
-            anyhow::Ok(clients)
+            anyhow::Ok((clients, reports))
         };
-        let (mut partings, clients) = tokio::join!(dispatcher.run(listener, shutdown), all_ended);
-        partings.extend(clients?);
+        let (mut partings, ended) = tokio::join!(dispatcher.run(listener, shutdown), all_ended);
+        let (clients, reports) = ended?;
+        partings.extend(clients);
         for thread in threads {
             assert!(thread.join().is_ok(), "a thread that has sent its result has not panicked");
         }
-        Ok(partings)
+        Ok((partings, reports))
     }
 }
 
@@ -117,14 +119,14 @@ pub(crate) fn partings(Served { answered, partings }: Served) -> Vec<Parting> {
     partings
 }
 
-/// Runs a connection thread. Returns what is left of its clients.
+/// Runs a connection thread. Returns what is left of its clients, and what they have done.
 fn run(
     thread: usize,
     options: Options,
     calls: Arc<Queue<Call>>,
     queue: Arc<Queue<Message>>,
     incoming: Incoming,
-) -> Result<Served> {
+) -> Result<(Served, Report)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let Options { info, size, limits, tls, rates, kept, busy_poll, recorder } = options;
     let remote = Rc::new(Remote {
@@ -147,7 +149,8 @@ fn run(
         if spinning.spinner.spins() {
             spawn_local(async move { spinning.spinner.run().await });
         }
-        Ok(server.serve_incoming(incoming).await)
+        let served = server.serve_incoming(incoming).await;
+        Ok((served, remote.report()))
     })
 }
 

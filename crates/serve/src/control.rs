@@ -17,16 +17,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
-use tokio::task::spawn_local;
+use tokio::task::{spawn_blocking, spawn_local};
 use uraid_io::engine::CacheMode;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::Ending;
+use uraid_nbd::{Ending, Tls};
 use uuid::Uuid;
 
 use crate::clients::Clients;
 use crate::condition::Condition;
 use crate::description::Description;
 use crate::disk::LiveDisk;
+use crate::health;
 use crate::lines;
 use crate::logging;
 use crate::metrics;
@@ -61,6 +62,7 @@ pub(crate) struct Control<D> {
     ending: Cell<Ending>,
     /// Why no other process may go on with clients and sockets, if that is so.
     stays: Option<&'static str>,
+    tls: Option<Tls>,
     /// What is left for another process.
     left: Cell<Left>,
     /// Whether it has that, and which process it is where the system says so.
@@ -95,8 +97,9 @@ pub(crate) struct Parts<D> {
 }
 
 impl<D: LiveDisk> Control<D> {
-    /// Controls an array of these parts, of which nothing may go to another process if a reason is given.
-    pub(crate) fn new(parts: &Parts<D>, stays: Option<&'static str>) -> Self {
+    /// Controls an array of these parts, of which nothing may go to another process if a reason is given. Clients use
+    /// that `tls`.
+    pub(crate) fn new(parts: &Parts<D>, stays: Option<&'static str>, tls: Option<Tls>) -> Self {
         let Parts { description, reactor, clients, members, spares, returns, scrubs } = parts;
         let (ended, _) = watch::channel(None);
         Self {
@@ -107,6 +110,7 @@ impl<D: LiveDisk> Control<D> {
             stop: Notify::new(),
             ending: Cell::new(Ending::Close),
             stays,
+            tls,
             left: Cell::default(),
             successor: Cell::default(),
             changes: Changes {
@@ -237,6 +241,9 @@ impl<D: LiveDisk> Control<D> {
 
     /// Executes a request.
     async fn answer(&self, request: Request) -> Result<Answer> {
+        if let Some(stopping) = self.reactor.stopping().filter(|_| !request.is_for_the_stopping()) {
+            bail!("the server is {}", health::stopping(&stopping));
+        }
         match request {
             Request::Status {} => {
                 let snapshot = Snapshot::take(&self.reactor).await?;
@@ -249,7 +256,9 @@ impl<D: LiveDisk> Control<D> {
                 Ok(Answer::Metrics(Metrics { text }))
             }
             Request::Stop { force } => {
-                if !force {
+                if force {
+                    self.reactor.force_stop();
+                } else if !self.reactor.is_stopping() {
                     self.check_stop().await.map_err(|error| StopRefused(text::chain(&error)))?;
                 }
                 let mut ended = self.ended.subscribe();
@@ -291,6 +300,12 @@ impl<D: LiveDisk> Control<D> {
                 self.reactor.recorder().take(recording, end).map(Answer::Recorded)
             }
             Request::ScrubStatus {} => self.scrubs.report().await.map(Answer::ScrubReport),
+            Request::ReloadCertificates {} => {
+                let tls = self.tls.clone().context("the server does without TLS")?;
+                spawn_blocking(move || tls.reload()).await?.context("the certificates stay as they were")?;
+                tracing::info!("the certificates have been read anew");
+                Ok(Answer::Done {})
+            }
             Request::Set { key, value } => {
                 self.set(&key, &value)?;
                 // A reactor that answers this has applied the setting.
@@ -302,8 +317,10 @@ impl<D: LiveDisk> Control<D> {
 
     /// Stops the array. Returns the members that failed meanwhile. Its end waits as long as `ended` exists.
     async fn stop(&self, ending: Ending, ended: &mut watch::Receiver<Option<Stop>>) -> Result<Vec<Lost>> {
-        self.ending.set(ending);
-        self.stop.notify_one();
+        if !self.reactor.is_stopping() {
+            self.ending.set(ending);
+            self.stop.notify_one();
+        }
         let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
         said.expect("that is what was waited for").map_err(anyhow::Error::msg)
     }
@@ -335,6 +352,7 @@ impl<D: LiveDisk> Control<D> {
         if let Some(reason) = self.stays {
             bail!("{reason}");
         }
+        ensure!(!self.reactor.is_stopping(), "it is being stopped already");
         ensure!(array == self.description.uuid, "the running server serves another array, {}", self.description.name);
         self.check_stop().await?;
         ensure!(self.ending.get() == Ending::Close, "another server is taking over already");

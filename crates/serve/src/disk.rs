@@ -26,6 +26,9 @@ pub trait LiveDisk: Disk + AsFd + 'static {
         member: Option<Arc<Member>>,
     ) -> Result<Option<Arc<Member>>, Option<Arc<Member>>>;
 
+    /// Whether operations on a slot's member are in flight that were not abandoned.
+    fn is_awaited(&self, slot: MemberIndex) -> bool;
+
     /// Lets go of all members, whose locks are free then.
     fn release(&mut self);
 
@@ -47,6 +50,10 @@ impl LiveDisk for UringDisk {
         member: Option<Arc<Member>>,
     ) -> Result<Option<Arc<Member>>, Option<Arc<Member>>> {
         Self::put(self, slot, member)
+    }
+
+    fn is_awaited(&self, slot: MemberIndex) -> bool {
+        Self::is_awaited(self, slot)
     }
 
     fn release(&mut self) {

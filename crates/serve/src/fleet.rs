@@ -4,6 +4,7 @@
 //! An array that ends, fails, or can't be opened leaves the others as they are. An array is closed cleanly before it is
 //! opened anew; where a stop would lose data it goes on as it is, and where it could not be closed it stays closed.
 
+mod named;
 mod thread;
 
 use std::cell::RefCell;
@@ -24,6 +25,7 @@ use crate::server;
 use crate::signals::Signals;
 use crate::systemd::{Notifier, States};
 use crate::text::{chain, list};
+pub use named::Named;
 pub use thread::{Berth, Outdated};
 use thread::{Handle, News, Teller};
 
@@ -49,6 +51,9 @@ pub enum Change {
     None,
     /// These requests to the running server.
     InPlace(Vec<Request>),
+    /// Nothing, if the array has these members now. Otherwise it has to be opened anew, because these settings have
+    /// changed.
+    Renamed(Named, Vec<String>),
     /// The array has to be opened anew, because these settings have changed.
     Restart(Vec<String>),
 }
@@ -216,6 +221,7 @@ impl<P: Plan> Fleet<P> {
         match news {
             News::Served => self.note_served(name),
             News::Stays(error) => self.note_stay(name, &error),
+            News::Has(named) => self.note_members(name, &named),
             News::Ended(ended) => self.note_end(name, &ended),
         }
     }
@@ -227,6 +233,31 @@ impl<P: Plan> Fleet<P> {
         }
     }
 
+    /// An array has the members that the last plan names.
+    fn note_members(&mut self, name: &str, has: &Named) {
+        let mut arrays = self.arrays.borrow_mut();
+        let Some(array) = arrays.get_mut(name).filter(|array| array.state == State::Leaving) else { return };
+        array.state = State::Served;
+        match std::mem::replace(&mut array.next, Next::Stay) {
+            Next::Stay => {}
+            Next::Leave => {
+                array.next = Next::Leave;
+                array.leave(name, self.teller.clone(), None);
+            }
+            Next::Restart(plan) => match array.plan.change(&plan) {
+                Change::Renamed(named, _) if named == *has => {
+                    tracing::info!("the array {name} has the members that the configuration names now");
+                    array.plan = plan;
+                }
+                // The plans have changed once more.
+                _ => {
+                    drop(arrays);
+                    self.follow_one(name, plan);
+                }
+            },
+        }
+    }
+
     fn note_served(&mut self, name: &str) {
         let mut arrays = self.arrays.borrow_mut();
         let Some(array) = arrays.get_mut(name) else { return };
@@ -235,7 +266,7 @@ impl<P: Plan> Fleet<P> {
             array.handle.stops.ask();
         } else if !matches!(array.next, Next::Stay) {
             // The plans have changed while it was being opened.
-            array.leave(name, self.teller.clone());
+            array.leave(name, self.teller.clone(), None);
         }
     }
 
@@ -322,14 +353,16 @@ impl<P: Plan> Fleet<P> {
                 array.next = Next::Restart(plan);
                 array.stop_opening();
             }
-            Change::Restart(keys) => {
-                let keys = list(&keys);
+            Change::Renamed(named, keys) if array.state == State::Served => {
+                array.next = Next::Restart(plan);
+                array.leave(name, self.teller.clone(), Some((named, keys)));
+            }
+            Change::Renamed(_, keys) | Change::Restart(keys) => {
                 let is_served = array.state == State::Served;
-                let clients = if is_served { ", and its clients are disconnected" } else { "" };
-                tracing::warn!("the array {name} is opened anew{clients}: {keys} changed");
+                say_restart(name, &keys, is_served);
                 array.next = Next::Restart(plan);
                 if is_served {
-                    array.leave(name, self.teller.clone());
+                    array.leave(name, self.teller.clone(), None);
                 } else {
                     array.stop_opening();
                 }
@@ -357,11 +390,16 @@ impl<P: Plan> Fleet<P> {
         tracing::warn!("the array {name} is stopped: the configuration does not have it any more");
         array.next = Next::Leave;
         if array.state == State::Served {
-            array.leave(name, self.teller.clone());
+            array.leave(name, self.teller.clone(), None);
         } else {
             array.stop_opening();
         }
     }
+}
+
+fn say_restart(name: &str, keys: &[String], is_served: bool) {
+    let clients = if is_served { ", and its clients are disconnected" } else { "" };
+    tracing::warn!("the array {name} is opened anew{clients}: {} changed", list(keys));
 }
 
 impl<P> Entry<P> {
@@ -372,11 +410,19 @@ impl<P> Entry<P> {
         self.handle.outdate();
     }
 
-    /// Has the array end, unless that would lose data.
-    fn leave(&mut self, name: &str, teller: Teller) {
+    /// Has the array end, unless that would lose data, or it has the members that another plan names, which has other
+    /// keys.
+    fn leave(&mut self, name: &str, teller: Teller, unless: Option<(Named, Vec<String>)>) {
         self.state = State::Leaving;
         let (orders, name) = (self.handle.orders.clone(), name.to_owned());
         spawn_local(async move {
+            if let Some((named, keys)) = unless {
+                if named.are_in_use(&orders).await {
+                    let _ = teller.send((name, News::Has(named)));
+                    return;
+                }
+                say_restart(&name, &keys, true);
+            }
             // How an array ends that does is told by its thread.
             if let Err(error) = orders.order(Request::Stop { force: false }).await
                 && error.is::<StopRefused>()

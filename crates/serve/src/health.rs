@@ -4,8 +4,8 @@
 pub use crate::lacking::RANGES_TOLD;
 use crate::log_devices;
 use crate::protocol::{
-    Ailing, Health, HealthState, HeldUp, Lacking, LostContent, Named, OutOfDate, Salvage, Trouble, Unreadable,
-    Unwritten,
+    Ailing, Health, HealthState, HeldUp, Lacking, LostContent, Named, OutOfDate, Salvage, Stopping, Trouble,
+    Unreadable, Unwritten,
 };
 use crate::text::{duration, list, name_members, size};
 
@@ -44,6 +44,27 @@ pub fn words(health: &Health) -> String {
         }
     };
     format!("{}: {}", health.state.name(), parts.join("; "))
+}
+
+/// What a stop waits for: `stopping for 12 s: waiting for member 1 (/dev/sdb), which does not answer`.
+#[must_use]
+pub fn stopping(stopping: &Stopping) -> String {
+    format!("stopping for {}: waiting for {}", duration(stopping.for_ms / 1000), stopping.waits_for)
+}
+
+/// What forcing a stop does that waits, with so much in memory alone.
+#[must_use]
+pub fn force(unwritten_bytes: u64) -> String {
+    let lost = lost_by_force(unwritten_bytes);
+    let lost =
+        lost.unwrap_or_else(|| "the members are not marked clean then, and the next start checks them".to_owned());
+    format!("`uraid stop --force` waits no longer: {lost}")
+}
+
+/// What is lost with the server's memory, if anything: the log may have what was flushed.
+pub(crate) fn lost_by_force(unwritten_bytes: u64) -> Option<String> {
+    let lost = || format!("what was not flushed of {} that clients have written is lost", size(unwritten_bytes));
+    (unwritten_bytes > 0).then(lost)
 }
 
 /// How many more failures the array survives.
@@ -124,6 +145,7 @@ fn causes(health: &Health) -> Vec<String> {
             list(more)
         )),
     }
+    causes.extend(log_devices::deleted(health));
     match names(Trouble::Failing).as_slice() {
         [] => {}
         [one] => {

@@ -73,13 +73,14 @@ pub(crate) fn numbered(known: &[Known]) -> impl Iterator<Item = (LogIndex, &Know
 }
 
 /// Puts what is wrong with them into an array's health.
-pub(crate) fn add_to(health: &mut Health, (failed, stalled): (LogSet, LogSet), known: &[Known]) {
+pub(crate) fn add_to(health: &mut Health, [failed, deleted, stalled]: [LogSet; 3], known: &[Known]) {
     if known.is_empty() {
         return;
     }
     let left = known.len().saturating_sub(failed.len());
     health.log_devices_left = Some(left);
     health.log_devices_failed = named(known, failed);
+    health.log_devices_deleted = named(known, deleted);
     health.log_devices_stalled = named(known, stalled);
 }
 
@@ -93,6 +94,17 @@ pub(crate) fn degraded(health: &Health) -> Option<String> {
         more => format!("{more} are left"),
     };
     Some(format!("{who} {verb} failed or {verb} been missing, {left}"))
+}
+
+/// Those whose files were deleted, and which the array can't do without.
+pub(crate) fn deleted(health: &Health) -> Option<String> {
+    let who = who(&health.log_devices_deleted)?;
+    let files = if health.log_devices_deleted.len() == 1 { "the file of" } else { "the files of" };
+    let verb = if health.log_devices_deleted.len() == 1 { "was" } else { "were" };
+    Some(format!(
+        "{files} {who} {verb} deleted, and the latest writes are lost if the server is not stopped cleanly: put another \
+         one in with `uraid replace`"
+    ))
 }
 
 /// Those that keep everybody waiting.

@@ -7,8 +7,10 @@ mod http;
 mod merged;
 mod text;
 
+use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
 use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -53,6 +55,31 @@ impl Socket {
     }
 }
 
+impl From<OwnedFd> for Socket {
+    /// One that another server of the same array had.
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket.into())
+    }
+}
+
+/// A running HTTP server for metrics.
+#[derive(Debug)]
+pub(crate) struct Exporting {
+    task: JoinHandle<()>,
+    /// Its socket, which another server can go on with.
+    socket: io::Result<OwnedFd>,
+}
+
+impl Exporting {
+    /// Ends it. Whoever asks now waits as long as somebody has the socket.
+    pub(crate) async fn end(self) -> Option<OwnedFd> {
+        self.task.abort();
+        let _ = self.task.await;
+        let socket = self.socket;
+        socket.inspect_err(|error| tracing::warn!(%error, "the socket of metrics can't be handed over")).ok()
+    }
+}
+
 /// The HTTP server for metrics.
 #[derive(Debug)]
 pub struct Exporter {
@@ -72,7 +99,7 @@ impl Exporter {
         let listen = || {
             socket.set_nonblocking(true)?;
             let address = socket.local_addr()?;
-            std::io::Result::Ok(Self { listener: TcpListener::from_std(socket)?, address })
+            io::Result::Ok(Self { listener: TcpListener::from_std(socket)?, address })
         };
         listen().context("can't listen for --metrics")
     }
@@ -93,9 +120,10 @@ impl Exporter {
         reactor: Rc<Reactor<D>>,
         description: Rc<Description>,
         clients: Clients,
-    ) -> JoinHandle<()> {
+    ) -> Exporting {
         let page = async move || Ok(page(&Snapshot::take(&reactor).await?, &description, &clients));
-        tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page))
+        let socket = self.listener.as_fd().try_clone_to_owned();
+        Exporting { task: tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page)), socket }
     }
 
     /// Serves one page for several arrays. `arrays` has the names of all of them, each with a way to ask it if it is

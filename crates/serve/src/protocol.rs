@@ -26,7 +26,7 @@ pub use limits::Limits;
 pub use network::{Away, Crowded, Waiting};
 pub use recording::{Recorded, Recording};
 pub use sandbox::Sandbox;
-pub use stopped::{HandedOver, Lost, Stopped};
+pub use stopped::{HandedOver, Lost, Stopped, Stopping};
 
 use crate::shape::WantedShape;
 use crate::sweeps::{Sweep, Work};
@@ -53,6 +53,8 @@ pub enum Request {
     HandOver { array: Uuid },
     /// Change a setting until the server ends.
     Set { key: String, value: String },
+    /// Read the certificates of TLS anew, for clients that connect from now on.
+    ReloadCertificates {},
     /// Fail a member, named by its slot, path or UUID, or a log device, by its path or UUID. Answered when that is on
     /// record.
     Fail { member: String },
@@ -118,6 +120,16 @@ pub enum Request {
         #[serde(default)]
         end: bool,
     },
+}
+
+impl Request {
+    /// Whether a server that is being stopped does it: it only tells something, or is about the stop.
+    pub(crate) fn is_for_the_stopping(&self) -> bool {
+        matches!(
+            self,
+            Self::Status {} | Self::Metrics {} | Self::ScrubStatus {} | Self::RecordTake { .. } | Self::Stop { .. }
+        )
+    }
 }
 
 /// How a scrub treats mismatches.
@@ -243,6 +255,9 @@ pub struct Status {
     pub scrub: Option<Scrub>,
     /// When the last complete scrub finished, in seconds since 1970.
     pub scrub_finished_s: Option<u64>,
+    /// Set while the server stops.
+    #[serde(default)]
+    pub stopping: Option<Stopping>,
 }
 
 /// An added member, or a spare, which does not have a slot and UUID yet.
@@ -403,6 +418,9 @@ pub struct Health {
     /// Log devices that failed, or were missing.
     #[serde(default)]
     pub log_devices_failed: Vec<NamedLog>,
+    /// Log devices whose files were deleted, and which the array can't do without.
+    #[serde(default)]
+    pub log_devices_deleted: Vec<NamedLog>,
     /// Log devices that do not answer, so that writes wait.
     #[serde(default)]
     pub log_devices_stalled: Vec<NamedLog>,

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, oneshot};
@@ -39,7 +39,7 @@ use uraid_io::member::Member;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, SECTOR_BYTES};
 use uraid_nbd::{Command, Export, ExportInfo, Limits, Payload, ReplySlot, RequestMemory, Span};
 
-use crate::calls::{Call, Caller, Callers};
+use crate::calls::{Call, Caller, Callers, Report};
 use crate::commands::{at_once, block_status, for_engine, nbd_error};
 use crate::condition::{Condition, LastResort};
 use crate::disk::LiveDisk;
@@ -52,7 +52,7 @@ use crate::spin::Spinner;
 use crate::sweeps::Pace;
 use disowning::Disowning;
 use reports::Reports;
-use stop::StopClock;
+use stop::{Stop, StopClock};
 
 /// Request memory kept for reuse, by all threads together. Requests in flight beyond it use the allocator.
 pub(crate) const KEPT: Bytes = Bytes(16 << 20);
@@ -125,6 +125,9 @@ pub(crate) struct Reactor<D> {
     /// The ring is broken, and nothing more will be answered.
     failure: Cell<Option<EngineError>>,
     failed: Notify,
+    stop: Stop,
+    /// A turn of the engine has ended while it is being closed.
+    turned: Notify,
 }
 
 /// Those whom replies are for: they get them straight from the engine. None of them acts before the turn is over.
@@ -191,6 +194,8 @@ impl<D: LiveDisk> Reactor<D> {
             rests: RefCell::default(),
             failure: Cell::new(None),
             failed: Notify::new(),
+            stop: Stop::default(),
+            turned: Notify::new(),
         }
     }
 
@@ -244,6 +249,11 @@ impl<D: LiveDisk> Reactor<D> {
     /// Connects the counter of the memory that the clients' requests take. From then on, snapshots include it.
     pub(crate) fn count_request_memory(&self, memory: RequestMemory) {
         assert!(self.request_memory.set(memory).is_ok(), "a reactor has one server");
+    }
+
+    /// Connection threads have ended, and these are their last reports, which snapshots include.
+    pub(crate) fn keep_reports(&self, reports: Vec<Report>) {
+        self.callers.as_ref().expect("there are connection threads").end(reports);
     }
 
     /// Waits until all members that were replaced have been told, or can't be.
@@ -317,18 +327,20 @@ impl<D: LiveDisk> Reactor<D> {
         }
     }
 
-    /// Flushes and marks the members clean. Blocks. Nothing else may run meanwhile. Members that do not answer are
-    /// given up on the way; a hanging member that the array can't do without ends the attempt.
-    pub(crate) fn close(&self) -> Result<()> {
-        let mut replies = Vec::new();
-        let closed = self.wind_up(&mut self.engine.borrow_mut(), &mut replies);
-        replies.into_iter().for_each(|reply| self.answer(reply));
-        // The paths of members that failed meanwhile are still known here.
-        self.note_condition();
-        closed
+    /// Flushes and marks the members clean, when clients are gone. Members that do not answer are given up on the way.
+    /// Administrators can ask meanwhile; nothing is done for them any more.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.stop.close();
+        self.adjust(Engine::wind_down);
+        // Operations that clients left behind still run to completion.
+        while self.under_way() > 0 {
+            self.turned.notified().await;
+        }
+        self.ask(engine::Command::Close).await
     }
 
-    /// Writes out all that is in memory, and marks the members clean; `replies` gets what clients are told meanwhile.
+    /// The same at once, for an engine that is to go on as another one; `replies` gets what clients are told meanwhile.
+    /// Blocks. Nothing else may run meanwhile. A hanging member that the array can't do without ends the attempt.
     fn wind_up(&self, engine: &mut Engine<D, Token>, replies: &mut Vec<engine::Reply<Token>>) -> Result<()> {
         engine.wind_down();
         let mut clock = StopClock::new(engine);
@@ -362,9 +374,9 @@ impl<D: LiveDisk> Reactor<D> {
             let path = member.path().display();
             // The other one has to open it itself, and may find somebody else there.
             let left = member.leave();
-            left.inspect_err(|error| tracing::warn!(%path, %error, "a member's file can't be handed over")).ok()?
+            left.inspect_err(|error| tracing::warn!(%path, %error, "a member's file can't be handed over"))
         };
-        engine.disk().members().iter().flatten().filter_map(leave).collect()
+        engine.disk().members().iter().flatten().flat_map(leave).flatten().collect()
     }
 
     /// Releases the members, so that others may use them. The array is not used afterwards: that it has no members then
@@ -382,6 +394,9 @@ impl<D: LiveDisk> Reactor<D> {
         self.note_condition();
         let goes_on = self.begin_rests();
         self.callers.iter().for_each(Callers::deliver);
+        if self.stop.is_closing() {
+            self.turned.notify_one();
+        }
         let engine = self.engine.borrow();
         if goes_on || engine.wants_turn() {
             self.unfinished.notify_one();
@@ -472,7 +487,15 @@ impl<D: LiveDisk> Reactor<D> {
     }
 
     /// Has the engine do something for an administrator. Completes when that is done.
+    ///
+    /// # Errors
+    /// If it fails, or the array is being closed.
     pub(crate) async fn administer(&self, command: engine::Command) -> Result<()> {
+        ensure!(!self.stop.is_closing(), "the server is stopping");
+        self.ask(command).await
+    }
+
+    async fn ask(&self, command: engine::Command) -> Result<()> {
         let (sender, reply) = oneshot::channel();
         self.engine.borrow_mut().submit(Token::Administrator(sender), command);
         self.turn();

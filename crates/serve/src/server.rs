@@ -4,6 +4,7 @@
 //! members are marked clean and released, and then those are told who wait for that.
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -11,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
@@ -42,9 +43,6 @@ use crate::smart::Smart;
 use crate::spare::Spare;
 use crate::systemd::Notifier;
 use crate::takeover::Left;
-
-/// How long a stop may take before a log message says what it waits for.
-const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// How an array is served, and what goes on beside.
 #[derive(Debug)]
@@ -155,7 +153,7 @@ pub async fn serve<D: LiveDisk>(
     let description = Description::new(&array, place, is_read_only, connection_threads, options.spares);
     let description = Rc::new(Description { config, confinement, domains: options.domains, ..description });
     let rates = Arc::new(Rates::new(options.client_rates));
-    let service = Service::start(array, &info, size, settings, connection_threads, tls, &rates)?;
+    let service = Service::start(array, &info, size, settings, connection_threads, tls.clone(), &rates)?;
     let (reactor, connections) = service.parts();
     let clients = Clients { connections, connections_max: settings.limits.connections_max, rates };
     let members = Rc::new(Members::new(Rc::clone(&reactor)));
@@ -169,7 +167,7 @@ pub async fn serve<D: LiveDisk>(
         members,
     };
     let Parts { description, reactor, members, scrubs, .. } = &parts;
-    let control = Rc::new(Control::new(&parts, stays(options.run.is_some(), options.inbox.is_some())));
+    let control = Rc::new(Control::new(&parts, stays(options.run.is_some(), options.inbox.is_some()), tls));
     control.limit_background(options.rebuild_limit, options.scrub_limit, options.reshape_limit);
     let (door, registration) = listen_to_administrators(&control, socket, options.inbox);
     let metrics = exporter.as_ref().map(Exporter::url);
@@ -180,10 +178,11 @@ pub async fn serve<D: LiveDisk>(
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
     let summing = logging::sum_up()?;
-    reactor.watch(|now| Watcher::new(Rc::clone(description), now, hook, Rc::clone(&notifier)));
-    spawn_upkeep(&parts, is_read_only, scrub_every, options.smart);
+    let watched = Rc::clone(description);
+    reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
+    let mut upkeep = spawn_upkeep(&parts, is_read_only, scrub_every, options.smart);
     let reshaping = Rc::clone(&control);
-    spawn_local(async move { reshaping.look_after_reshapes().await });
+    upkeep.push(spawn_local(async move { reshaping.look_after_reshapes().await }));
     let variables = captive::variables(listener.endpoints(), scheme, &info.name);
     let captive = options.run.map(|command| Captive::start(&command, &variables)).transpose()?;
     let known = Cell::new(MemberSet::EMPTY);
@@ -193,6 +192,7 @@ pub async fn serve<D: LiveDisk>(
             () = stops.heard() => Ending::Close,
             () = Captive::any_ended(captive.as_ref()) => Ending::Close,
         };
+        reactor.begin_stop();
         if ending == Ending::Close {
             notifier.stopping();
         }
@@ -200,15 +200,19 @@ pub async fn serve<D: LiveDisk>(
         known.set(reactor.vacancies());
         // Deleted members end with the server, and the next start must not wait for them.
         deleted::give_up(reactor, members).await;
-        spawn_local(say_what_stops(Rc::clone(reactor)));
         Box::pin(scrubs.end()).await;
+        upkeep.iter().for_each(JoinHandle::abort);
         ending
     };
-    let served = service.serve(listener, stop).await;
-    let closed = served.and_then(|partings| {
-        reactor.close().context("the members could not be marked clean; the next start checks them")?;
-        Ok(partings)
-    });
+    let has_insisted = Cell::new(false);
+    let closed = tokio::select! {
+        served = service.serve(listener, stop) => served,
+        never = say_to_who_insists(reactor, stops, &has_insisted) => match never {},
+    };
+    if has_insisted.get() {
+        // Who is in a hurry does not wait for programs either.
+        stops.ask();
+    }
     let (closed, partings) = closed.map_or_else(|error| (Err(error), Vec::new()), |partings| (Ok(()), partings));
     let lost = reactor.vacancies().minus(known.get());
     reactor.finish_disowning().await;
@@ -216,14 +220,27 @@ pub async fn serve<D: LiveDisk>(
     // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
     // program.
     reactor.release();
-    end(exporting).await;
+    let metrics = match exporting {
+        Some(exporting) => exporting.end().await.filter(|_| control.is_handing_over()),
+        None => None,
+    };
     door.close().await;
-    let ended = control.end(&closed, lost, Left { members, partings }, &notifier).await;
+    let ended = control.end(&closed, lost, Left { members, partings, metrics }, &notifier).await;
     if let Some(watcher) = reactor.watcher() {
         watcher.end(stops.heard()).await;
     }
     drop((summing, registration));
     closed.and(ended).and(Captive::finish(captive, stops.heard()).await)
+}
+
+/// Says in the log what a stop waits for, whenever another one is asked for.
+async fn say_to_who_insists<D: LiveDisk>(reactor: &Reactor<D>, stops: &Stops, has_insisted: &Cell<bool>) -> Infallible {
+    reactor.stop_begun().await;
+    loop {
+        stops.heard().await;
+        has_insisted.set(true);
+        reactor.say_what_stops();
+    }
 }
 
 /// Where clients connect, and where metrics are served.
@@ -257,42 +274,25 @@ fn listen_to_administrators<D: LiveDisk>(
     (door, registration)
 }
 
-/// Ends a task, if there is one.
-async fn end(task: Option<JoinHandle<()>>) {
-    if let Some(task) = task {
-        task.abort();
-        let _ = task.await;
-    }
-}
-
-/// Begins what goes on beside the clients: scrubs, spares, members that return, and a look at the members now and then.
+/// Begins what goes on beside the clients until a stop: scrubs, spares, members that return, and a look at the members
+/// now and then.
 fn spawn_upkeep<D: LiveDisk>(
     parts: &Parts<D>,
     is_read_only: bool,
     scrub_every: Option<Duration>,
     smart: Option<Smart>,
-) {
+) -> Vec<JoinHandle<()>> {
     let Parts { reactor, members, spares, returns, scrubs, .. } = parts;
+    let mut upkeep = vec![
+        spawn_local(Rc::clone(scrubs).look_after(scrub_every)),
+        spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members))),
+        spawn_local(laggards::watch(Rc::clone(reactor))),
+    ];
     if !is_read_only {
         scrubs.resume();
+        upkeep.push(spawn_local(Rc::clone(spares).keep_whole()));
+        upkeep.push(spawn_local(Rc::clone(returns).fetch_all()));
     }
-    spawn_local(Rc::clone(scrubs).look_after(scrub_every));
-    if !is_read_only {
-        spawn_local(Rc::clone(spares).keep_whole());
-        spawn_local(Rc::clone(returns).fetch_all());
-    }
-    spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members)));
-    spawn_local(laggards::watch(Rc::clone(reactor)));
-    if let Some(smart) = smart {
-        spawn_local(smart.look_after_disks(Rc::clone(reactor)));
-    }
-}
-
-/// Logs what a slow stop waits for while clients' requests are in flight.
-async fn say_what_stops<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
-    tokio::time::sleep(STOP_SAID_AFTER).await;
-    let requests = reactor.under_way();
-    if requests > 0 {
-        tracing::warn!(requests, "stopping waits for what clients have asked for");
-    }
+    upkeep.extend(smart.map(|smart| spawn_local(smart.look_after_disks(Rc::clone(reactor)))));
+    upkeep
 }

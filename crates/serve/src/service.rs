@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use uraid_io::array::Array;
 use uraid_layout::Bytes;
 use uraid_nbd::{Connections, Ending, ExportInfo, Listener, Parting, Rates, Server, Tls};
@@ -13,6 +13,9 @@ use crate::disk::LiveDisk;
 use crate::export_size::ExportSize;
 use crate::reactor::{KEPT, Reactor, Settings};
 use crate::recorder::Recorder;
+
+/// What it means that an array could not be closed.
+const UNCLEAN: &str = "the members could not be marked clean; the next start checks them";
 
 /// See the module.
 pub(crate) enum Service<D: LiveDisk> {
@@ -63,24 +66,34 @@ impl<D: LiveDisk> Service<D> {
         }
     }
 
-    /// Serves until `shutdown` says how to end. Returns what goes to another process.
+    /// Serves until `shutdown` says how to end, and then closes the array. Returns what goes to another process.
+    ///
+    /// # Errors
+    /// If the array can't be served any more, or not be closed in time.
     pub(crate) async fn serve(
         self,
         listener: Listener,
         shutdown: impl Future<Output = Ending>,
     ) -> Result<Vec<Parting>> {
-        let mut ring = self.parts().0.spawn();
+        let (reactor, _) = self.parts();
+        let mut ring = reactor.spawn();
         let served = async {
-            match self {
-                Self::Alone(_, server) => Ok(partings(server.serve_until(listener, shutdown).await)),
-                Self::Beside(_, threads) => threads.serve(listener, shutdown).await,
-            }
+            let partings = match self {
+                Self::Alone(_, server) => partings(server.serve_until(listener, shutdown).await),
+                Self::Beside(reactor, threads) => {
+                    let (partings, reports) = threads.serve(listener, shutdown).await?;
+                    reactor.keep_reports(reports);
+                    partings
+                }
+            };
+            reactor.close().await.context(UNCLEAN).map(|()| partings)
         };
-        let partings = tokio::select! {
-            served = served => served?,
+        let served = tokio::select! {
+            served = served => served,
+            error = reactor.stop_given_up() => Err(error.context(UNCLEAN)),
             broken = &mut ring => return broken?.map(|()| Vec::new()),
         };
         ring.abort();
-        Ok(partings)
+        served
     }
 }

@@ -4,8 +4,9 @@
 //! The new server asks the running one on its control socket. That one stops as always: it finishes what clients have
 //! asked for, writes out its cache, and marks the members clean. Then it answers [`HandedOver`], and sends members'
 //! files and each [`Parting`]: four bytes, big-endian, that say how long its note is, with the first of them the
-//! descriptor (`SCM_RIGHTS`), and the note, which members have none of. What clients ask for meanwhile waits in their
-//! sockets. The new server says with an empty line that it has everything; without that, what was left is gone.
+//! descriptor (`SCM_RIGHTS`), and the note, which members have none of. The socket of metrics comes last, in the same
+//! way. What clients ask for meanwhile waits in their sockets. The new server says with an empty line that it has
+//! everything; without that, what was left is gone.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::mem::MaybeUninit;
@@ -46,6 +47,8 @@ pub struct Left {
     pub members: Vec<OwnedFd>,
     /// Clients and sockets.
     pub partings: Vec<Parting>,
+    /// Where metrics are asked for, if anywhere.
+    pub metrics: Option<OwnedFd>,
 }
 
 /// A running server that another one is to take over from.
@@ -100,7 +103,7 @@ impl Running {
         })?;
         let answer: Response<HandedOver> = serde_json::from_slice(&answer)
             .context("the server's answer is not understood: is it of another version?")?;
-        let HandedOver { members, partings, lost } = match answer {
+        let HandedOver { members, partings, metrics, lost } = match answer {
             Response::Result(handed_over) => handed_over,
             Response::Error(text) => bail!("the running server hands nothing over: {text}"),
         };
@@ -108,7 +111,7 @@ impl Running {
             tracing::warn!("member {} failed while the running server stopped", member.slot);
         }
         stream.set_read_timeout(Some(NEXT_TIME_MAX))?;
-        let received = receive_all(&stream, members, partings);
+        let received = receive_all(&stream, members, partings, metrics);
         let left =
             received.context("the running server has stopped, but its clients and sockets did not all arrive")?;
         // One that has stopped waiting for this says so itself.
@@ -119,8 +122,8 @@ impl Running {
 
 /// Answers who has asked, and sends what is left, until it says that it has all of that.
 pub(crate) async fn send(stream: &UnixStream, lost: Vec<Lost>, left: Left) -> io::Result<()> {
-    let Left { members, partings } = left;
-    let answer = HandedOver { members: members.len(), partings: partings.len(), lost };
+    let Left { members, partings, metrics } = left;
+    let answer = HandedOver { members: members.len(), partings: partings.len(), metrics: metrics.is_some(), lost };
     lines::write_all(stream, &lines::line(&Response::Result(Answer::HandedOver(answer)))).await?;
     for member in &members {
         send_one(stream, member.as_fd(), &[]).await?;
@@ -128,6 +131,9 @@ pub(crate) async fn send(stream: &UnixStream, lost: Vec<Lost>, left: Left) -> io
     for parting in &partings {
         let (descriptor, note) = parting.parts();
         send_one(stream, descriptor, note).await?;
+    }
+    if let Some(metrics) = &metrics {
+        send_one(stream, metrics.as_fd(), &[]).await?;
     }
     lines::expect(stream, ALL_ARRIVED).await?;
     partings.into_iter().for_each(Parting::has_arrived);
@@ -169,10 +175,12 @@ fn read_line(stream: &mut StdUnixStream) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn receive_all(stream: &StdUnixStream, members: usize, partings: usize) -> io::Result<Left> {
+fn receive_all(stream: &StdUnixStream, members: usize, partings: usize, has_metrics: bool) -> io::Result<Left> {
     let members = (0..members).map(|_| receive(stream).map(|(descriptor, _)| descriptor)).collect::<io::Result<_>>()?;
     let parting = |_| receive(stream).map(|(descriptor, note)| Parting::new(descriptor, note));
-    Ok(Left { members, partings: (0..partings).map(parting).collect::<io::Result<_>>()? })
+    let partings = (0..partings).map(parting).collect::<io::Result<_>>()?;
+    let metrics = has_metrics.then(|| receive(stream).map(|(descriptor, _)| descriptor)).transpose()?;
+    Ok(Left { members, partings, metrics })
 }
 
 /// A descriptor and its note.
@@ -226,13 +234,13 @@ mod tests {
         let note = |index: usize| vec![u8::try_from(index % 251).unwrap(); index * 37];
         let copy = |index: usize| OwnedFd::from(sockets[index].1.try_clone().unwrap());
         let members = (0..2).map(copy).collect();
-        let partings = (2..300).map(|index| Parting::new(copy(index), note(index))).collect();
-        let (mut stream, sending) = sending(Left { members, partings });
+        let partings = (2..299).map(|index| Parting::new(copy(index), note(index))).collect();
+        let (mut stream, sending) = sending(Left { members, partings, metrics: Some(copy(299)) });
         let line = read_line(&mut stream).unwrap();
-        assert_eq!(line, b"{\"result\":{\"members\":2,\"partings\":298,\"lost\":[]}}\n");
+        assert_eq!(line, b"{\"result\":{\"members\":2,\"partings\":297,\"metrics\":true,\"lost\":[]}}\n");
         for (index, (other, _)) in sockets.iter().enumerate() {
             let (descriptor, got) = receive(&stream).unwrap();
-            assert!(got == if index < 2 { Vec::new() } else { note(index) }, "note {index}");
+            assert!(got == if (2..299).contains(&index) { note(index) } else { Vec::new() }, "note {index}");
             let sent = [u8::try_from(index % 256).unwrap()];
             StdUnixStream::from(descriptor).write_all(&sent).unwrap();
             let mut heard = [0];
@@ -248,7 +256,8 @@ mod tests {
     fn who_does_not_say_that_all_has_arrived_has_not_taken_over() {
         for said in [&b""[..], b"x"] {
             let (one, _other) = StdUnixStream::pair().unwrap();
-            let (mut stream, sending) = sending(Left { members: vec![one.into()], partings: Vec::new() });
+            let (mut stream, sending) =
+                sending(Left { members: vec![one.into()], partings: Vec::new(), metrics: None });
             read_line(&mut stream).unwrap();
             let _ = receive(&stream).unwrap();
             stream.write_all(said).unwrap();

@@ -1,14 +1,17 @@
 //! A member that hangs, for real: a file on a FUSE file system whose server is stopped.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use uraid_tests::array::Array;
+use uraid_tests::binary::command;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Client;
 use uraid_tests::process::Process;
@@ -17,7 +20,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use super::super::control::scrub::Events;
-use super::super::control::{ask, status};
+use super::super::control::{ask, status, until};
 use super::fuse::{Before, Fuse};
 use super::logged;
 
@@ -94,6 +97,30 @@ fn a_start_says_what_it_waits_for_and_obeys_signals() {
 }
 
 #[test]
+fn whoever_creates_or_wipes_is_told_which_member_hangs() {
+    let mut array = Array5::create();
+    array.hang();
+    let hung = array.fuse.file().to_owned();
+    let create = ["create", "--force", "--level", "5"].map(OsString::from);
+    let create = create.into_iter().chain(array.array.members().iter().map(OsString::from)).collect();
+    let mut running = Vec::new();
+    for words in [create, vec!["wipe".into(), hung.clone().into()]] as [Vec<OsString>; 2] {
+        let mut command = command();
+        let mut child = command.args(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let waiting = said.into_iter().find(|line| line.contains("waiting for ")).unwrap();
+        assert!(waiting.contains(hung.to_str().unwrap()), "{waiting}");
+        child.kill().unwrap();
+        running.push(child);
+    }
+    // Until then the kernel keeps the remains of processes.
+    array.fail();
+    for child in &mut running {
+        let _ = child.wait().unwrap();
+    }
+}
+
+#[test]
 fn a_degraded_start_goes_on_without_a_member_that_hangs() {
     goes_on_without(Array5::hang, "did not");
 }
@@ -165,6 +192,46 @@ fn a_member_that_hangs_when_the_server_stops_is_named() {
     let said = stopped.success().text();
     assert!(said.contains(&format!("member 1 ({path}) failed meanwhile")), "{said}");
     assert_eq!(told, [path]);
+}
+
+/// Whoever asks meanwhile is told for whom a stop waits, and can end that.
+#[test]
+fn a_stop_that_waits_for_a_member_that_hangs_answers_administrators() {
+    for threads in ["0", "2"] {
+        let mut array = Array5::create();
+        // Longer than the test may take.
+        let (served, mut log) = logged(&array.array, &["--write-deadline", "10m", "--connection-threads", threads]);
+        let server = Server::spawn(served, array.array.socket()).unwrap_or_else(|output| panic!("{}", output.stderr));
+        let mut client = server.connect();
+        client.write(0, &[7; 4096]);
+        client.disconnect();
+        array.hang_flushes();
+        let named = format!("waiting for member 1 ({}), which does not answer", array.fuse.file().display());
+        let stop = |words: &[&str]| {
+            let mut command = command();
+            command.args(["stop", "--socket"]).arg(server.socket()).args(words);
+            Process::start(command)
+        };
+        let first = stop(&[]);
+        let waits = |now: &Value| format!("waiting for {}", now["stopping"]["waits_for"].as_str().unwrap_or_default());
+        let now = until(&array.array, "nobody says what the stop waits for", |now| waits(now) == named);
+        assert_eq!(now["requests"]["writes"], 1, "{now:#}");
+        let shown = ask(&array.array, &["status"]).success().text();
+        assert!(shown.contains("stopping for ") && shown.contains(&named), "{shown}");
+        let refused = ask(&array.array, &["fail", "0"]).code_is(1).stderr;
+        assert!(refused.contains("the server is stopping for ") && refused.contains(&named), "{refused}");
+        server.signal(Signal::TERM);
+        let said = log.find(|line| line.contains("stopping for ")).unwrap();
+        assert!(said.contains(&named) && said.contains("`uraid stop --force` waits no longer: "), "{said}");
+        let forced = ask(&array.array, &["stop", "--force"]).code_is(1).stderr;
+        let gave_up = named.replace("waiting", "gave up waiting");
+        assert!(forced.contains("could not be marked clean") && forced.contains(&gave_up), "{forced}");
+        let first = first.finish(CLIENT_TIME_MAX).code_is(1).stderr;
+        assert!(first.contains(&named) && first.contains("`uraid stop --force` waits no longer: "), "{first}");
+        // Until then the kernel keeps the remains of the process.
+        array.fail();
+        let _ = server.end().code_is(1);
+    }
 }
 
 #[test]

@@ -7,13 +7,13 @@ use std::process::Command;
 use serde_json::Value;
 use uraid_tests::array::Array;
 use uraid_tests::binary;
-use uraid_tests::image::Random;
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::process::Output;
 use uraid_tests::run::run;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
-use crate::control::status;
+use crate::control::{ask, status};
 
 /// The command, under its other name, that serves what a file with this text describes.
 fn serve(array: &Array, text: &str, words: &[&str]) -> Command {
@@ -152,5 +152,77 @@ fn what_is_set_is_kept_in_the_file_that_keeps_the_rest() {
     let server = Server::start(&array);
     let without = set(&["--max-errors", "5", "--persist"]).code_is(2);
     assert!(without.stderr.contains("has no configuration file"), "{}", without.stderr);
+    let _ = server.stop();
+}
+
+/// What `uraid replace` and `uraid add` have changed is what the next start finds.
+#[test]
+fn members_that_came_later_are_named_in_the_file() {
+    let array = Array::create(&shape::raid5_of_3());
+    let [copied, rebuilt, spare] = ["copied", "rebuilt", "spare"].map(|name| array.path(name).display().to_string());
+    let rest = format!("wait-for-members = '1s'\nsocket = {:?}\n", array.socket());
+    let [a, b, c] = [0, 1, 2].map(|slot| array.members()[slot].display().to_string());
+    let text = format!("members = [\n  {a:?}, # the first\n  {b:?},\n  {c:?},\n]\n{rest}");
+    let file = array.path("array.toml");
+    let server = Server::spawn(serve(&array, &text, &[]), array.socket()).unwrap();
+    let image = Random::new(2).bytes(array.expected_size());
+    write_export(server.uri(), &image);
+    let replaced = ask(&array, &["replace", "--size", "16M", "1", &copied]).success().text();
+    let told = format!("{} does not name {copied}, without which the next start fails", file.display());
+    assert!(replaced.contains(&told), "{replaced}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), text, "it was not to be changed");
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
+
+    // The start says what lacks, which it does not take by itself.
+    let refused = run(serve(&array, &text, &[])).code_is(1).stderr;
+    let advice = format!("member 1 is {copied}, which is not named: name it in {}, too", file.display());
+    assert!(refused.contains(&advice) && refused.contains("its slot now belongs to member"), "{refused}");
+
+    let text = format!("members = [\n  {a:?}, # the first\n  {copied:?},\n  {c:?},\n]\n{rest}");
+    let server = Server::spawn(serve(&array, &text, &[]), array.socket()).unwrap();
+    let _ = ask(&array, &["fail", "2"]).success();
+    let kept = ask(&array, &["replace", "--persist", "--size", "16M", "2", &rebuilt]).success().text();
+    assert!(kept.contains(&format!("kept in {}", file.display())), "{kept}");
+    let _ = ask(&array, &["add", "--persist", "--size", "16M", &spare]).success();
+    let expected =
+        format!("members = [\n  {a:?}, # the first\n  {copied:?},\n  {rebuilt:?},\n]\n{rest}spare = [{spare:?}]\n");
+    assert_eq!(fs::read_to_string(&file).unwrap(), expected);
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
+    let server = Server::spawn(serve(&array, &expected, &[]), array.socket()).unwrap();
+    let now = status(&array);
+    assert_eq!((&now["health"]["state"], &now["spares"][0]["path"]), (&"whole".into(), &spare.into()), "{now:#}");
+    assert_same(&read_export(server.uri()), &image, "on the members that came later");
+    let _ = ask(&array, &["remove", "--persist", array.path("spare").to_str().unwrap()]).success();
+    assert!(fs::read_to_string(&file).unwrap().ends_with("spare = []\n"));
+    let _ = server.stop();
+}
+
+/// Until a copy is complete the array has the old member, and then the new one: the file names both.
+#[test]
+fn a_copy_that_is_cut_off_starts_with_the_file_that_names_both() {
+    let array = Array::create(&shape::raid5_of_3());
+    let new = array.path("new").display().to_string();
+    let text = members(&array) + &format!("wait-for-members = '1s'\nsocket = {:?}\n", array.socket());
+    let server = Server::spawn(serve(&array, &text, &[]), array.socket()).unwrap();
+    let image = Random::new(2).bytes(array.expected_size());
+    write_export(server.uri(), &image);
+    let _ = ask(&array, &["set", "--rebuild-limit", "1"]).success();
+    let _ = ask(&array, &["replace", "--persist", "--size", "16M", "1", &new]).success();
+    assert!(!status(&array)["replace"].is_null());
+    server.kill();
+    let both = fs::read_to_string(array.path("array.toml")).unwrap();
+    for path in [&new, array.members()[1].to_str().unwrap()] {
+        assert!(both.contains(path), "{both}");
+    }
+    let server = Server::spawn(serve(&array, &both, &[]), array.socket()).unwrap();
+    assert_eq!(status(&array)["members"][1]["path"], array.members()[1].to_str().unwrap());
+    let _ = ask(&array, &["replace", "--force", "1", &new]).success();
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
+    let server = Server::spawn(serve(&array, &both, &[]), array.socket()).unwrap();
+    assert_eq!(status(&array)["members"][1]["path"], new);
+    assert_same(&read_export(server.uri()), &image, "on the copy");
     let _ = server.stop();
 }

@@ -6,8 +6,10 @@ use std::thread;
 use rustix::process::Signal;
 use uraid_tests::nbd::Client;
 use uraid_tests::process::Process;
+use uraid_tests::run::client;
 
 use super::{Several, stop};
+use crate::tls::Certified;
 
 /// Has the server read a new text; returns what it told the service manager until that was done.
 #[track_caller]
@@ -158,4 +160,51 @@ fn a_wait_for_the_wrong_members_ends() {
     let said = stop(server).success();
     let count = said.stderr.matches("the array late is stopped").count();
     assert_eq!(count, 1, "{}", said.stderr);
+}
+
+/// At SIGHUP certificates are read again, and what was read before is used on if they are no good.
+#[test]
+fn certificates_that_are_no_good_change_nothing() {
+    let several = Several::new(&["shared"]);
+    let certified = Certified::new();
+    let tls = format!("tls = 'require'\ntls-certificates = {:?}\n", certified.path("server"));
+    let text = several.shared() + &tls + &several.table("shared", "");
+    let server = several.start(&text);
+    std::fs::write(certified.path("server").join("server-cert.pem"), "").unwrap();
+    let told = reload(&several, &server, &text).join("\n");
+    assert!(told.contains("STATUS=nothing has changed") && told.contains("holds no certificate"), "{told}");
+    let directory = certified.path("anonymous");
+    let uri = several.uri("shared").replacen("nbd", "nbds", 1);
+    let _ = client("nbdinfo", ["--size", &format!("{uri}&tls-certificates={}", directory.display())]).success();
+    let _ = stop(server).success();
+}
+
+/// The file follows what `uraid replace` has done, and its clients stay.
+#[test]
+fn members_that_the_array_has_already_are_no_change() {
+    let several = Several::new(&["one", "two"]);
+    let server = several.start(&several.all("wait-for-members = '1s'\n"));
+    let mut client = several.client("one");
+    client.write(0, &[7; 512]);
+    let (new, text) = (several.path("new"), || std::fs::read_to_string(several.path("arrays.toml")).unwrap());
+    let words = ["replace", "--socket", "one.ctl", "--persist", "--size", "16M", "1", new.to_str().unwrap()];
+    let _ = several.uraid(&words).success();
+    let _ = several.uraid(&["wait", "--socket", "one.ctl"]).success();
+    let old = several.array("one").members()[1].display().to_string();
+    let both = text();
+    assert!(both.contains(&old) && both.contains(&format!("spare = [{new:?}]")), "{both}");
+    let one = both.replace(&format!("spare = [{new:?}]\n"), "").replace(&old, new.to_str().unwrap());
+    for text in [&both, &one] {
+        let _ = reload(&several, &server, text);
+        client.write(0, &[8; 512]);
+        assert_eq!(several.status("one")["clients"], 1, "{text}");
+    }
+    // Others mean that the array is opened with them.
+    let _ = reload(&several, &server, &one.replace(new.to_str().unwrap(), &old));
+    assert!(client.submit(uraid_tests::nbd::Command::Flush, 0, 0, &[]).and_then(|_| client.reply()).is_err());
+    let _ = reload(&several, &server, &one);
+    let mut client = several.client("one");
+    assert_eq!(client.read(0, 512), [8; 512]);
+    let said = stop(server);
+    assert_eq!(said.stderr.matches("the array one is opened anew").count(), 1, "{}", said.stderr);
 }

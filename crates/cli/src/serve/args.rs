@@ -65,8 +65,8 @@ pub(crate) struct ServeArgs {
     /// For example --run 'nbdcopy "$uri" backup.img'. /bin/sh runs it when clients can connect. $uri says where;
     /// $unixsocket, $port and $exportname are the parts of that, where there are any. The server prints nothing, and
     /// exits with the command's status. Unless --socket or --listen is given, it listens in a directory of its own. If
-    /// the server stops first, the shell gets SIGTERM, but no program that it waits for: let the last one be
-    /// `exec PROGRAM`, or have the shell trap the signal.
+    /// the server stops first, the shell and what it runs get SIGTERM. In the foreground of a terminal, whose Ctrl-C
+    /// reaches all of them, only the shell gets it.
     #[arg(long, value_name = "COMMAND", hide_short_help = true)]
     pub(crate) run: Option<OsString>,
     /// Start although members are missing
@@ -267,11 +267,11 @@ pub(crate) struct WatchArgs {
     /// again.
     /// Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered, member-missing, member-failed,
     /// member-failing, member-deleted, member-stalled, member-lagging, member-no-room, member-smart, log-device-failed,
-    /// log-device-stalled, log-device-joined, unwritten, written-out, content-lost, content-restored, spare-taken,
-    /// member-returns,
-    /// rebuild-started, rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped,
-    /// replace-stuck, replace-rebuilding, scrub-started, scrub-finished, scrub-incomplete, scrub-mismatch,
-    /// initialise-started, initialise-finished, reshape-started, reshape-finished, reshape-stuck, grown.
+    /// log-device-deleted, log-device-stalled, log-device-joined, unwritten, written-out, content-lost,
+    /// content-restored, spare-taken, member-returns, rebuild-started, rebuild-finished, rebuild-stuck, replace-started,
+    /// replace-finished, replace-stopped, replace-stuck, replace-rebuilding, scrub-started, scrub-finished,
+    /// scrub-incomplete, scrub-mismatch, initialise-started, initialise-finished, reshape-started, reshape-finished,
+    /// reshape-stuck, grown.
     #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]
     pub(crate) on_event: Option<PathBuf>,
     /// Ask disks so often whether they fail, such as 6h; needs smartctl

@@ -19,7 +19,8 @@ pub(crate) struct SecurityArgs {
     /// Directory with server-cert.pem and server-key.pem
     ///
     /// The names are those of libnbd, nbdkit and QEMU. To verify clients it also has ca-cert.pem and, if certificates
-    /// were revoked, ca-crl.pem. The files are read once, when the server starts.
+    /// were revoked, ca-crl.pem. The files are read when the server starts, at `uraid set --reload-certificates`, and
+    /// by a server of several arrays at SIGHUP.
     #[arg(long, value_name = "DIR", help_heading = "Who may connect", hide_short_help = true)]
     tls_certificates: Option<PathBuf>,
     /// Refuse clients without a certificate that ca-cert.pem has signed

@@ -1,5 +1,6 @@
 //! `uraid serve --config` with several arrays.
 
+mod certificates;
 mod change;
 mod plan;
 
@@ -16,11 +17,14 @@ use super::reach;
 use super::sockets::shared_sockets;
 use crate::config::Source;
 use crate::terminal::print;
+use certificates::Certificates;
 use plan::{Common, Plan, Plans, ServerPlan};
 
 /// Serves the arrays of a file until all have ended, or SIGINT or SIGTERM comes. Reads the file again at SIGHUP.
 pub(crate) fn run(source: &Source) -> Result<ExitCode> {
-    let Plans { server, arrays } = Plans::read(source)?;
+    let (mut plans, mut certificates) = (Plans::read(source)?, Certificates::default());
+    certificates.renew(&mut plans);
+    let Plans { server, arrays } = plans;
     plan::ensure_descriptors(&arrays)?;
     outlive_file_limits()?;
     let privileges = give_up_first(&server, &arrays, source)?;
@@ -33,7 +37,7 @@ pub(crate) fn run(source: &Source) -> Result<ExitCode> {
         arrays.into_iter().map(|plan| Plan { common: common.clone(), ..plan }).collect()
     };
     let read = || {
-        let plans = Plans::read(source)?;
+        let mut plans = Plans::read(source)?;
         if let Some(key) = server.difference(&plans.server) {
             bail!("{key} of the server itself has changed, which takes effect only when the server is restarted");
         }
@@ -45,6 +49,7 @@ pub(crate) fn run(source: &Source) -> Result<ExitCode> {
                 "array.{name} runs a program, and the server was started without any: its sandbox is to be restarted"
             );
         }
+        certificates.renew(&mut plans);
         Ok(in_common(plans.arrays))
     };
     let metrics = server.prepared.metrics.as_deref();

@@ -1,6 +1,7 @@
 //! From the command line to an array that is ready to be served, even if members are late, hanging, empty or out of
 //! date.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -20,7 +21,7 @@ use uraid_serve::text::{list, size};
 use uuid::Uuid;
 
 use super::args::ServeArgs;
-use super::{late, spares};
+use super::{elsewhere, late, spares};
 use crate::misuse::Misuse;
 use crate::terminal::{Progress, print};
 
@@ -64,7 +65,8 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>, go_on: impl Fn() 
         spares::sort(&members, look(&args.spares, &mut Patience::new(most, tick.clone()))?)
     };
     let members = members.into_iter().map(|look| look.path).chain(taken).collect();
-    let array = open(members, args, &mut patience)?;
+    let array = open(members, args, &mut patience)
+        .map_err(|error| elsewhere::explain(error, &args.members, args.config.as_deref()))?;
     warn(&array)?;
     let spares = spares::at_start(&array, spares, tick)?;
     Ok(Started { array, spares })
@@ -115,6 +117,7 @@ fn members(looks: Vec<Look>, wanted: Option<&Wanted>) -> Result<Vec<Look>> {
             tracing::warn!("ignored: {}", Error::from(reason));
         }
         ensure!(!members.is_empty(), "none of the paths leads to a member of {wanted}");
+        ensure_one(&members, wanted)?;
         return Ok(members);
     }
     let is_gone = |look: &Look| match &look.found {
@@ -131,6 +134,18 @@ fn members(looks: Vec<Look>, wanted: Option<&Wanted>) -> Result<Vec<Look>> {
         tracing::warn!("left out: {}", Error::from(reason));
     }
     Ok(members)
+}
+
+/// Refuses several arrays of one name, and says how to choose.
+fn ensure_one(members: &[Look], wanted: &Wanted) -> Result<()> {
+    let mut arrays: BTreeMap<Uuid, Vec<String>> = BTreeMap::new();
+    for Look { path, found } in members {
+        let Ok((_, superblock)) = found else { continue };
+        arrays.entry(superblock.array).or_default().push(path.display().to_string());
+    }
+    let each: Vec<String> = arrays.iter().map(|(uuid, paths)| format!("{uuid} on {}", list(paths))).collect();
+    ensure!(each.len() < 2, "{wanted} is not the only one: {}; choose one with --uuid", each.join("; "));
+    Ok(())
 }
 
 /// Refuses what is no member, in other words where the array is whole without it; unless it `may_lack` members.

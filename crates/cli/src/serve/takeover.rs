@@ -25,7 +25,7 @@ pub(super) struct Taken {
     pub(super) partings: Vec<Parting>,
     /// The members' files, locked.
     pub(super) members: Vec<OwnedFd>,
-    /// The socket of metrics, unless it is where the running server had it.
+    /// The socket of metrics, the running server's if it is the same.
     pub(super) metrics: Option<metrics::Socket>,
 }
 
@@ -60,12 +60,16 @@ pub(super) fn take(args: &ServeArgs, addresses: &[Vec<SocketAddr>], metrics: Opt
         return Ok(Taken::default());
     };
     let status = running.status().context("the running server does not say what it serves")?;
-    let metrics = metrics.filter(|addresses| !has_metrics(&status, addresses));
+    let (same, other) = match metrics {
+        Some(addresses) if has_metrics(&status, addresses) => (true, None),
+        metrics => (false, metrics),
+    };
     // What can't be had is found out before clients are without a server, and what can is kept.
     let taken = server::run(async {
         let others = open_others(args, addresses, &status.endpoints).context(goes_on)?;
-        let metrics = metrics.map(metrics::Socket::listen).transpose().context(goes_on)?;
-        let Left { members, mut partings } = running.hand_over(array, waiting)?;
+        let other = other.map(metrics::Socket::listen).transpose().context(goes_on)?;
+        let Left { members, mut partings, metrics } = running.hand_over(array, waiting)?;
+        let metrics = other.or(metrics.filter(|_| same).map(metrics::Socket::from));
         partings.extend(others.map(Listener::part).unwrap_or_default());
         // People look for a Unix socket first.
         partings.sort_by_key(|parting| !parting.is_unix_socket());
@@ -78,7 +82,7 @@ pub(super) fn take(args: &ServeArgs, addresses: &[Vec<SocketAddr>], metrics: Opt
     Ok(taken)
 }
 
-/// Whether the running server has its metrics at one of these addresses, which is free when it has stopped.
+/// Whether the running server has its metrics at one of these addresses.
 fn has_metrics(status: &Status, addresses: &[SocketAddr]) -> bool {
     addresses.iter().any(|address| status.metrics.as_deref() == Some(&address.to_string()))
 }

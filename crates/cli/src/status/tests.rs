@@ -81,6 +81,7 @@ fn status() -> Status {
         reshape: None,
         scrub: None,
         scrub_finished_s: None,
+        stopping: None,
     }
 }
 

@@ -209,6 +209,18 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The members that it lacks, where that is what is wrong.
+    pub fn missing(&self) -> &[(MemberIndex, Uuid)] {
+        match self {
+            Self::TooFew { missing, .. }
+            | Self::TooFewBetween { missing, .. }
+            | Self::Degraded { missing, .. }
+            | Self::InitialisingDegraded { missing, .. }
+            | Self::DirtyDegraded { missing, .. } => missing,
+            _ => &[],
+        }
+    }
+
     /// The same, where something can't be read that was named: it may be a member that is missing.
     pub(super) fn beside(mut self, unreadable: &[(PathBuf, SetAside)]) -> Self {
         if let Self::TooFew { set_aside, .. }

@@ -267,10 +267,7 @@ impl UringDisk {
         slot: MemberIndex,
         member: Option<Arc<Member>>,
     ) -> Result<Option<Arc<Member>>, Option<Arc<Member>>> {
-        let is_of_slot = |op: &DiskOp| op.member == slot;
-        let is_awaited = |taken: &Slot| taken.op().is_some_and(is_of_slot) && !taken.is_abandoned();
-        let is_asked = self.remotes.iter().any(|remote| remote.is_awaited(slot));
-        if self.slots.iter().any(is_awaited) || self.waiting.iter().any(is_of_slot) || is_asked {
+        if self.is_awaited(slot) {
             return Err(member);
         }
         if slot.index() == self.members.len() {
@@ -286,6 +283,14 @@ impl UringDisk {
         let former = std::mem::replace(&mut self.members[slot.index()], member);
         self.forget_retired();
         Ok(former)
+    }
+
+    /// Whether operations on a slot's member are in flight that were not abandoned.
+    pub fn is_awaited(&self, slot: MemberIndex) -> bool {
+        let is_of_slot = |op: &DiskOp| op.member == slot;
+        let is_awaited = |taken: &Slot| taken.op().is_some_and(is_of_slot) && !taken.is_abandoned();
+        let is_asked = self.remotes.iter().any(|remote| remote.is_awaited(slot));
+        self.slots.iter().any(is_awaited) || self.waiting.iter().any(is_of_slot) || is_asked
     }
 
     /// Has operations on a slot's member keep it open, which another is going to replace.

@@ -41,11 +41,7 @@ pub(super) fn take(path: &Path, access: Access) -> Option<(File, bool)> {
     if access == Access::Inspect {
         return None;
     }
-    let file = {
-        let mut left = left();
-        let index = left.iter().position(|file| is_at(file, path))?;
-        left.swap_remove(index)
-    };
+    let file = find(path, |flags| flags & OFlags::ACCMODE != OFlags::RDONLY)?;
     let flags = fcntl_getfl(&file).ok()?;
     // With any other flag it would not do what is expected of it.
     let is_fit = access == Access::ReadWrite && flags & (OFlags::ACCMODE | OFlags::APPEND) == OFlags::RDWR;
@@ -55,6 +51,19 @@ pub(super) fn take(path: &Path, access: Access) -> Option<(File, bool)> {
     // The kernel names the process that has asked for a lock. Meanwhile nobody else can write.
     let _ = flock(&file, FlockOperation::NonBlockingLockShared);
     Some((file, flags.contains(OFlags::DIRECT)))
+}
+
+/// The inherited file that a loop device is made of, at this path.
+pub(super) fn take_beneath(path: &Path) -> Option<File> {
+    find(path, |flags| flags & OFlags::ACCMODE == OFlags::RDONLY)
+}
+
+/// Takes the file at a path that was opened in such a way, if it was inherited.
+fn find(path: &Path, is_meant: impl Fn(OFlags) -> bool) -> Option<File> {
+    let mut left = left();
+    let is_meant = |file: &File| fcntl_getfl(file).is_ok_and(&is_meant);
+    let index = left.iter().position(|file| is_at(file, path) && is_meant(file))?;
+    Some(left.swap_remove(index))
 }
 
 fn left() -> MutexGuard<'static, Vec<File>> {

@@ -8,6 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::error::MemberError;
+use super::inheritance;
 use super::lock::{self, Access, Wait};
 use super::sysfs;
 
@@ -46,7 +47,8 @@ fn above(path: &Path) -> Vec<PathBuf> {
 /// [`MemberError::Locked`].
 pub(super) fn lock_beneath(path: &Path, device: u64, access: Access, wait: Wait) -> Result<Option<File>, MemberError> {
     let Some(Beneath { path: file, is_whole }) = beneath(device) else { return Ok(None) };
-    let Ok(file) = File::open(file) else { return Ok(None) };
+    let inherited = if access == Access::Inspect { None } else { inheritance::take_beneath(&file) };
+    let Ok(file) = inherited.map_or_else(|| File::open(file), Ok) else { return Ok(None) };
     // Several parts of a file may be members of their own.
     let access = if is_whole || access == Access::Inspect { access } else { Access::ReadOnly };
     match lock::patiently(|| lock::take(&file, path, access), wait, std::thread::sleep) {

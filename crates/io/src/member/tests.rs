@@ -223,6 +223,24 @@ mod mount {
     }
 
     #[test]
+    fn the_file_beneath_a_loop_device_stays_locked_between_two_processes() {
+        let made = Loop::new(&[]);
+        let (file, device) = (made.file(), made.device.clone());
+        let is_locked = || {
+            let opened = Member::open_waiting(&file, Access::ReadOnly, Wait::Never);
+            matches!(opened, Err(MemberError::Locked { .. }))
+        };
+        let left = Member::open(&device, Access::ReadWrite).unwrap().leave().unwrap();
+        assert!(is_locked());
+        let inheritance = Inheritance::new(left);
+        let heir = Member::open_waiting(&device, Access::ReadWrite, Wait::Never).unwrap();
+        drop(inheritance);
+        assert!(is_locked());
+        drop(heir);
+        assert!(!is_locked());
+    }
+
+    #[test]
     fn a_file_is_refused_whose_loop_device_the_kernel_uses() {
         let made = Loop::new(&[]);
         // As mount(8) has it.
@@ -304,10 +322,10 @@ fn a_lock_that_was_left_to_another_process_is_held_all_the_time() {
         Err(MemberError::Locked { .. }) => false,
         opened => opened.is_ok(),
     };
-    let left = member.leave().unwrap().unwrap();
+    let left = member.leave().unwrap();
     drop(member);
     assert!(!is_free());
-    let inheritance = Inheritance::new(vec![left]);
+    let inheritance = Inheritance::new(left);
     // Whoever only looks does not take it.
     drop(Member::open(&path, Access::Inspect).unwrap());
     let heir = Member::open_waiting(&path, Access::ReadWrite, Wait::Never).unwrap();
@@ -318,11 +336,11 @@ fn a_lock_that_was_left_to_another_process_is_held_all_the_time() {
     assert!(is_free());
 
     // What is not taken is let go of, and what was opened for something else is not used.
-    let left = Member::open(&path, Access::ReadWrite).unwrap().leave().unwrap().unwrap();
+    let left = Member::open(&path, Access::ReadWrite).unwrap().leave().unwrap();
     assert!(!is_free());
-    drop(Inheritance::new(vec![left]));
+    drop(Inheritance::new(left));
     assert!(is_free());
-    let left = Member::open(&path, Access::ReadOnly).unwrap().leave().unwrap().unwrap();
-    let _inheritance = Inheritance::new(vec![left]);
+    let left = Member::open(&path, Access::ReadOnly).unwrap().leave().unwrap();
+    let _inheritance = Inheritance::new(left);
     Member::open(&path, Access::ReadWrite).unwrap().write_at(Bytes(0), &Buf::zeroed(Bytes(4096))).unwrap();
 }

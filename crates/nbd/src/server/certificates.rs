@@ -8,7 +8,7 @@ use std::{
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     str::FromStr,
-    sync::Arc,
+    sync::{Arc, RwLock},
 };
 
 use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
@@ -33,6 +33,9 @@ const SERVER_KEY: &str = "server-key.pem";
 const AUTHORITY: &str = "ca-cert.pem";
 const REVOKED: &str = "ca-crl.pem";
 
+/// Nobody panics who has the lock.
+const WHOLE: &str = "a configuration is exchanged as a whole";
+
 /// Nobody but the owner and the group may have anything to do with a private key.
 const KEY_MODE_FORBIDDEN: u32 = 0o007;
 
@@ -52,9 +55,17 @@ pub enum TlsClients {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint([u8; SHA256_OUTPUT_LEN]);
 
-/// How a server does TLS, 1.2 or 1.3: cheap to clone, and the same on all threads.
+/// How a server does TLS, 1.2 or 1.3: cheap to clone, and the same on all threads, also when its files are read anew.
 #[derive(Debug, Clone)]
-pub struct Tls(Arc<ServerConfig>);
+pub struct Tls(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    directory: PathBuf,
+    clients: TlsClients,
+    /// Of the last files that could be used.
+    config: RwLock<Arc<ServerConfig>>,
+}
 
 /// Why there can be no TLS.
 #[derive(Debug, thiserror::Error)]
@@ -125,40 +136,72 @@ impl Tls {
     /// # Errors
     /// [`TlsError`] names the file, and says what to do about it.
     pub fn load(directory: &Path, clients: TlsClients) -> Result<Self, TlsError> {
-        let chain = certificates(&directory.join(SERVER_CERTIFICATE))?;
-        ensure_valid_now(&directory.join(SERVER_CERTIFICATE), &chain)?;
-        let key = private_key(&directory.join(SERVER_KEY))?;
-        let provider = Arc::new(default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .expect("the provider has ciphers for all versions");
-        let builder = match clients {
-            TlsClients::All => builder.with_no_client_auth(),
-            TlsClients::Verified => builder.with_client_cert_verifier(verifier(directory, provider)?),
-            TlsClients::Listed(listed) => {
-                let authority = verifier(directory, provider)?;
-                builder.with_client_cert_verifier(Arc::new(ListedClients { authority, listed }))
-            }
-        };
-        let mut config = builder.with_single_cert(chain, key).map_err(|fault| match fault {
-            TlsFault::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                TlsError::Mismatch { directory: directory.to_owned() }
-            }
-            // GnuTLS pads the number of half of the elliptic keys with a zero (RFC 5915 has a fixed length).
-            fault => malformed(
-                &directory.join(SERVER_KEY),
-                format_args!("{fault}; `openssl pkey -in {SERVER_KEY} -out NEW` writes a key in the usual way"),
-            ),
-        })?;
-        // Connections last. Each new one proves itself anew: a client that was let in once need not be let in again.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(Self(Arc::new(config)))
+        let config = RwLock::new(config(directory, &clients)?);
+        Ok(Self(Arc::new(Shared { directory: directory.to_owned(), clients, config })))
+    }
+
+    /// Reads its files anew, for all clients that connect from now on.
+    ///
+    /// # Errors
+    /// As [`Tls::load`]; then everything stays as it was.
+    ///
+    /// # Panics
+    /// If another thread panicked.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let config = config(&self.0.directory, &self.0.clients)?;
+        *self.0.config.write().expect(WHOLE) = config;
+        Ok(())
+    }
+
+    /// Uses what another one has read of the same files for the same clients; false if it has others.
+    ///
+    /// # Panics
+    /// If another thread panicked.
+    pub fn renew(&self, newer: &Self) -> bool {
+        let is_same = self.0.directory == newer.0.directory && self.0.clients == newer.0.clients;
+        if is_same {
+            let config = newer.config();
+            *self.0.config.write().expect(WHOLE) = config;
+        }
+        is_same
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.0.config.read().expect(WHOLE))
     }
+}
+
+/// What a server proves itself with, and verifies its clients with.
+fn config(directory: &Path, clients: &TlsClients) -> Result<Arc<ServerConfig>, TlsError> {
+    let chain = certificates(&directory.join(SERVER_CERTIFICATE))?;
+    ensure_valid_now(&directory.join(SERVER_CERTIFICATE), &chain)?;
+    let key = private_key(&directory.join(SERVER_KEY))?;
+    let provider = Arc::new(default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("the provider has ciphers for all versions");
+    let builder = match clients {
+        TlsClients::All => builder.with_no_client_auth(),
+        TlsClients::Verified => builder.with_client_cert_verifier(verifier(directory, provider)?),
+        TlsClients::Listed(listed) => {
+            let authority = verifier(directory, provider)?;
+            builder.with_client_cert_verifier(Arc::new(ListedClients { authority, listed: listed.clone() }))
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|fault| match fault {
+        TlsFault::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+            TlsError::Mismatch { directory: directory.to_owned() }
+        }
+        // GnuTLS pads the number of half of the elliptic keys with a zero (RFC 5915 has a fixed length).
+        fault => malformed(
+            &directory.join(SERVER_KEY),
+            format_args!("{fault}; `openssl pkey -in {SERVER_KEY} -out NEW` writes a key in the usual way"),
+        ),
+    })?;
+    // Connections last. Each new one proves itself anew: a client that was let in once need not be let in again.
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(Arc::new(config))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {

@@ -150,7 +150,7 @@ fn commands_of_a_client_that_is_gone_finish_harmlessly() {
 }
 
 /// Sends as much as the socket takes of requests for `count` times 1 MiB, and reads no reply.
-fn ask_and_never_read(server: &TestServer, count: u64) -> Client {
+pub(crate) fn ask_and_never_read(server: &TestServer, count: u64) -> Client {
     let mut client = server.client(false);
     client.send(&(0..count).flat_map(|cookie| request(0, 0, cookie, 0, MIB)).collect::<Vec<_>>());
     client

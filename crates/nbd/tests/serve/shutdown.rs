@@ -5,6 +5,7 @@ use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 use uraid_nbd::{Drain, Limits};
 
 use crate::{
+    limits::ask_and_never_read,
     memory::{Finish, info},
     support::{Reply, TestServer, extended_request, request},
 };
@@ -91,6 +92,22 @@ fn a_client_that_stays_holds_a_shutdown_up_for_its_time_and_not_longer() {
     server.submitted.recv().unwrap();
     assert!(!server.stop_and_join(), "something of it was");
     client.assert_closed();
+}
+
+/// Its replies are done, and it takes none of them.
+#[test]
+fn a_client_that_stays_and_never_reads_holds_a_shutdown_up_for_its_time_and_not_longer() {
+    for drain in [Drain::Close, REFUSE] {
+        let limits = Limits { drain, shutdown_timeout: Duration::from_millis(20), ..Limits::default() };
+        let server = TestServer::with(Finish::AtOnce, info(), limits);
+        let mut deaf = ask_and_never_read(&server, 20);
+        server.submitted.recv().unwrap();
+        let counts = server.counts.clone();
+        assert!(!server.stop_and_join(), "{drain:?}: not all replies have left");
+        assert_eq!(counts.buffers_live.load(SeqCst), 0, "{drain:?}");
+        let left = std::io::copy(&mut deaf.stream, &mut std::io::sink());
+        assert!(left.is_err() || left.is_ok_and(|bytes| bytes < 20 << 20), "{drain:?}: all replies came");
+    }
 }
 
 #[test]

@@ -93,6 +93,7 @@ pub(super) fn status(
         }),
         scrub: snapshot.scrub.as_ref().map(scrubs::scrub),
         scrub_finished_s: snapshot.scrub_record.finished.map(|at| at.0),
+        stopping: snapshot.stopping,
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn between(last: Condition, now: Condition) -> Vec<Event> {
     events.extend(into(Trouble::Lagging).iter().map(Event::MemberLagging));
     events.extend(into(Trouble::Smart).iter().map(Event::MemberSmart));
     events.extend(now.troubles.failed_logs.minus(last.troubles.failed_logs).iter().map(Event::LogDeviceFailed));
+    events.extend(now.deleted_logs.minus(last.deleted_logs).iter().map(Event::LogDeviceDeleted));
     let stalled = now.troubles.stalled_logs.minus(last.troubles.stalled_logs);
     events.extend(stalled.iter().map(Event::LogDeviceStalled));
     events.extend(now.rebuilding.minus(last.rebuilding).iter().map(Event::RebuildStarted));

@@ -100,6 +100,8 @@ pub(crate) enum Event {
     MemberMissing(MemberIndex),
     /// A log device failed or is missing, and the array continues without it.
     LogDeviceFailed(LogIndex),
+    /// A log device's file was deleted, and the array can't do without it.
+    LogDeviceDeleted(LogIndex),
     /// A log device does not answer, and writes wait for it.
     LogDeviceStalled(LogIndex),
     /// A log device has come while the array is served.
@@ -151,6 +153,7 @@ impl Event {
             Self::MemberSmart(_) => "member-smart",
             Self::MemberMissing(_) => "member-missing",
             Self::LogDeviceFailed(_) => "log-device-failed",
+            Self::LogDeviceDeleted(_) => "log-device-deleted",
             Self::LogDeviceStalled(_) => "log-device-stalled",
             Self::LogDeviceJoined(_) => "log-device-joined",
         }
@@ -167,7 +170,10 @@ impl Event {
     /// The log device that the event is about.
     pub(super) fn log_device(self) -> Option<LogIndex> {
         match self {
-            Self::LogDeviceFailed(log) | Self::LogDeviceStalled(log) | Self::LogDeviceJoined(log) => Some(log),
+            Self::LogDeviceFailed(log)
+            | Self::LogDeviceDeleted(log)
+            | Self::LogDeviceStalled(log)
+            | Self::LogDeviceJoined(log) => Some(log),
             _ => None,
         }
     }
@@ -268,6 +274,7 @@ impl Event {
                 tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
             }
             Self::LogDeviceFailed(log) => log_lost(event, array, log, members),
+            Self::LogDeviceDeleted(log) => log_deleted(event, array, log, members),
             Self::LogDeviceStalled(log) => log_stalled(event, array, log, members),
             Self::LogDeviceJoined(log) => log_joined(event, array, log, members),
             Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
@@ -292,6 +299,12 @@ fn log_returning(event: &str, array: &str, slot: MemberIndex, members: &[String]
 fn log_lost(event: &str, array: &str, log: LogIndex, device: &[String]) {
     let device = device.first();
     tracing::error!(event, array, %log, device, "a log device failed or is missing, and the array goes on without it");
+}
+
+fn log_deleted(event: &str, array: &str, log: LogIndex, device: &[String]) {
+    let device = device.first();
+    tracing::error!(event, array, %log, device, "a log device's file was deleted, and is used until the server ends: \
+        put another one in");
 }
 
 fn log_stalled(event: &str, array: &str, log: LogIndex, device: &[String]) {

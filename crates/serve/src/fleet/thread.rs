@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use tokio::sync::mpsc::UnboundedSender;
 use uraid_io::array::Array;
 
+use super::Named;
 use crate::disk::LiveDisk;
 use crate::orders::{Inbox, Orders, orders};
 use crate::server::{self, Offer, Options, Reachable, Sockets};
@@ -19,6 +20,8 @@ use crate::systemd::Notifier;
 pub(super) enum News {
     /// Clients can connect.
     Served,
+    /// The array has the members that a plan names.
+    Has(Named),
     /// It was asked to stop, and refuses.
     Stays(anyhow::Error),
     /// The thread has ended.

@@ -9,6 +9,15 @@ pub struct Stopped {
     pub lost: Vec<Lost>,
 }
 
+/// The server is being stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopping {
+    /// For how long.
+    pub for_ms: u64,
+    /// What that waits for, in words.
+    pub waits_for: String,
+}
+
 /// The array was stopped, and what is left of the server follows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HandedOver {
@@ -16,6 +25,9 @@ pub struct HandedOver {
     pub members: usize,
     /// How many clients and sockets follow then.
     pub partings: usize,
+    /// Whether the socket of metrics follows at last.
+    #[serde(default)]
+    pub metrics: bool,
     /// Members that failed meanwhile.
     pub lost: Vec<Lost>,
 }

@@ -57,6 +57,9 @@ async fn give_up_logs<D: LiveDisk>(reactor: &Reactor<D>, members: &Members<D>, s
     }
     // Another device may have the number by now.
     *said = said.minus(said.minus(deleted));
+    let failed = reactor.engine.borrow().troubles().failed_logs;
+    reactor.reports.set_deleted_logs(deleted.minus(failed));
+    reactor.turn();
 }
 
 /// Fails the members whose files are deleted by now, as far as the array can do without them.

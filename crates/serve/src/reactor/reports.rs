@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use uraid_io::engine::Engine;
+use uraid_io::format::superblock::LogSet;
 use uraid_io::member::Member;
 use uraid_layout::{MemberIndex, MemberSet};
 
@@ -19,6 +20,8 @@ use crate::lacking::{Lacking, Summed};
 pub(super) struct Reports {
     /// Members whose files were deleted and that the array can't do without.
     deleted: RefCell<Vec<Checked>>,
+    /// The same of log devices.
+    deleted_logs: Cell<LogSet>,
     /// Members that are slow compared with the others.
     lagging: Cell<MemberSet>,
     /// Members whose disks report that they are failing, with their paths.
@@ -56,6 +59,10 @@ impl Reports {
         self.deleted.replace(deleted);
     }
 
+    pub(super) fn set_deleted_logs(&self, deleted: LogSet) {
+        self.deleted_logs.set(deleted);
+    }
+
     pub(super) fn set_lagging(&self, lagging: MemberSet) {
         self.lagging.set(lagging);
     }
@@ -75,6 +82,7 @@ impl Reports {
         let missing = engine.missing();
         Condition {
             deleted: self.deleted(engine.disk()).minus(missing),
+            deleted_logs: self.deleted_logs.get(),
             lagging: self.lagging.get().minus(missing),
             smart: self.on_failing_disks(engine),
             last_resort: self.last_resort,

@@ -13,12 +13,12 @@ use uraid_io::format::superblock::ScrubHistory;
 use uraid_layout::{Bytes, Lba, MemberIndex, Spec};
 
 use super::{Reactor, slots};
-use crate::calls::{Callers, Report};
+use crate::calls::Report;
 use crate::condition::Condition;
 use crate::description::Member;
 use crate::disk::LiveDisk;
 use crate::meter::ServedByKind;
-use crate::protocol::{BadBlocks, Traffic};
+use crate::protocol::{BadBlocks, Stopping, Traffic};
 use crate::sweeps::Sweep;
 
 /// How long a connection thread may take to report what its clients have done.
@@ -55,6 +55,7 @@ pub(crate) struct Snapshot {
     pub(crate) reshaping: Option<(ReshapeProgress, Spec)>,
     /// With the new member and its path.
     pub(crate) replacement: Option<(Replacement, Member)>,
+    pub(crate) stopping: Option<Stopping>,
 }
 
 /// Bytes in the cache, whether written out or not, and the traffic through it.
@@ -71,15 +72,25 @@ impl Snapshot {
     /// If a connection thread does not answer.
     pub(crate) async fn take<D: LiveDisk>(reactor: &Reactor<D>) -> Result<Self> {
         let mut snapshot = Self::without_threads(reactor);
-        for report in reactor.callers.iter().flat_map(Callers::look) {
+        let Some(callers) = &reactor.callers else { return Ok(snapshot) };
+        if let Some(last) = callers.last() {
+            last.iter().for_each(|report| snapshot.add(report));
+            return Ok(snapshot);
+        }
+        for report in callers.look() {
             let report = timeout(PATIENCE, report).await.ok().and_then(Result::ok);
-            let Report { traffic, served, requests } = report.context("a connection thread has ended")?;
-            snapshot.traffic = snapshot.traffic.plus(traffic);
-            snapshot.served.iter_mut().zip(&served).for_each(|(served, other)| served.add(other));
-            snapshot.requests.used.0 += requests.used.0;
-            snapshot.requests.limit.0 += requests.limit.0;
+            snapshot.add(&report.context("a connection thread has ended")?);
         }
         Ok(snapshot)
+    }
+
+    /// Adds what the clients of a connection thread have done.
+    fn add(&mut self, report: &Report) {
+        let Report { traffic, served, requests } = report;
+        self.traffic = self.traffic.plus(*traffic);
+        self.served.iter_mut().zip(served).for_each(|(served, other)| served.add(other));
+        self.requests.used.0 += requests.used.0;
+        self.requests.limit.0 += requests.limit.0;
     }
 
     /// The state but for what connection threads have done.
@@ -117,6 +128,7 @@ impl Snapshot {
                 .map(|way| way.progress())
                 .zip(engine.superblock().reshape.map(|reshape| reshape.to)),
             replacement: slots::replacement(&engine),
+            stopping: reactor.stopping(),
         }
     }
 }

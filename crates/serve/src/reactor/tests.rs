@@ -56,6 +56,10 @@ impl LiveDisk for InMemory {
         Err(member)
     }
 
+    fn is_awaited(&self, _: MemberIndex) -> bool {
+        self.disk.in_flight() > 0
+    }
+
     fn release(&mut self) {}
 
     fn latencies(&self) -> &Latencies {
@@ -105,6 +109,6 @@ fn members_need_not_be_files() {
         let snapshot = Snapshot::take(&reactor).await.expect("no other thread is asked");
         assert_eq!(snapshot.condition.missing, MemberSet::EMPTY.with(MemberIndex(1)));
         assert!(snapshot.counters.total().writes > 0);
-        reactor.close().expect("the others are marked clean");
+        reactor.close().await.expect("the others are marked clean");
     });
 }

@@ -1,6 +1,8 @@
 //! What becomes of a served array when its table in the configuration file has changed.
 
-use uraid_serve::fleet::Change;
+use std::path::PathBuf;
+
+use uraid_serve::fleet::{Change, Named};
 use uraid_serve::protocol::Request;
 
 use crate::config::Setting;
@@ -22,6 +24,9 @@ const IN_PLACE: [&str; 10] = [
     "rejoin-after",
 ];
 
+/// What commands change while the array is served.
+const NAMES: [&str; 2] = ["members", "spare"];
+
 /// What it takes to get from one table to another one for the same array.
 pub(super) fn change(old: &ArrayTable, new: &ArrayTable) -> Change {
     let (before, after) = (&old.settings, &new.settings);
@@ -36,9 +41,18 @@ pub(super) fn change(old: &ArrayTable, new: &ArrayTable) -> Change {
     };
     if keys.iter().all(is_in_place) && old.is_shared == new.is_shared {
         Change::InPlace(keys.iter().map(|key| request(key, after)).collect())
+    } else if keys.iter().all(|key| NAMES.contains(&key.as_str())) && old.is_shared == new.is_shared {
+        Change::Renamed(named(&before.args, &after.args), keys)
     } else {
         Change::Restart(keys)
     }
+}
+
+/// The paths that the new arguments have.
+fn named(old: &ServeArgs, new: &ServeArgs) -> Named {
+    let all: Vec<PathBuf> = new.members.iter().chain(&new.spares).cloned().collect();
+    let is_new = |path: &&PathBuf| !old.members.iter().chain(&old.spares).any(|known| known == *path);
+    Named { new: all.iter().filter(is_new).cloned().collect(), all }
 }
 
 /// The keys that have another value, or none any more, or one now.
@@ -124,5 +138,12 @@ mod tests {
         assert_eq!(between(&read_only("writeback"), &read_only("writethrough")), restart(&["cache"]));
         assert_eq!(between("", "socket = '/t'"), restart(&["socket"]));
         assert_eq!(between("export = 'x'", ""), restart(&["export"]));
+    }
+
+    #[test]
+    fn other_members_may_be_those_that_the_array_has() {
+        let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect();
+        let named = Named { all: paths(&["x", "y", "s"]), new: paths(&["s"]) };
+        assert_eq!(between("", "spare = 's'"), Change::Renamed(named, vec!["spare".into()]));
     }
 }
