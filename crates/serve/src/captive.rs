@@ -187,7 +187,7 @@ mod tests {
             let deaf = Captive::start("trap '' TERM; kill -STOP $$".as_ref(), &[]).unwrap();
             let process = Pid::from_child(&deaf.child);
             let stat = format!("/proc/{}/stat", process.as_raw_nonzero());
-            while !std::fs::read_to_string(&stat).unwrap().contains(") T ") {
+            while !fs::read_to_string(&stat).unwrap().contains(") T ") {
                 std::thread::yield_now(); // it stops itself when it is deaf
             }
             // In a hurry it is not waited for, and somebody is told which process that is.

@@ -166,7 +166,7 @@ pub async fn serve<D: LiveDisk>(
         clients: clients.clone(),
         members,
     };
-    let Parts { description, reactor, members, scrubs, .. } = &parts;
+    let Parts { description, reactor, .. } = &parts;
     let control = Rc::new(Control::new(&parts, stays(options.run.is_some(), options.inbox.is_some()), tls));
     control.limit_background(options.rebuild_limit, options.scrub_limit, options.reshape_limit);
     let (door, registration) = listen_to_administrators(&control, socket, options.inbox);
@@ -180,27 +180,12 @@ pub async fn serve<D: LiveDisk>(
     let summing = logging::sum_up()?;
     let watched = Rc::clone(description);
     reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
-    let mut upkeep = spawn_upkeep(&parts, is_read_only, scrub_every, options.smart);
-    let reshaping = Rc::clone(&control);
-    upkeep.push(spawn_local(async move { reshaping.look_after_reshapes().await }));
+    let upkeep = spawn_upkeep(&parts, &control, is_read_only, scrub_every, options.smart);
     let variables = captive::variables(listener.endpoints(), scheme, &info.name);
     let captive = options.run.map(|command| Captive::start(&command, &variables)).transpose()?;
     let known = Cell::new(MemberSet::EMPTY);
     let stop = async {
-        let ending = tokio::select! {
-            ending = control.stopped() => ending,
-            () = stops.heard() => Ending::Close,
-            () = Captive::any_ended(captive.as_ref()) => Ending::Close,
-        };
-        reactor.begin_stop();
-        if ending == Ending::Close {
-            notifier.stopping();
-        }
-        captive.iter().for_each(Captive::end);
-        known.set(reactor.vacancies());
-        // Deleted members end with the server, and the next start must not wait for them.
-        deleted::give_up(reactor, members).await;
-        Box::pin(scrubs.end()).await;
+        let ending = stop(&parts, &control, stops, captive.as_ref(), &notifier, &known).await;
         upkeep.iter().for_each(JoinHandle::abort);
         ending
     };
@@ -231,6 +216,33 @@ pub async fn serve<D: LiveDisk>(
     }
     drop((summing, registration));
     closed.and(ended).and(Captive::finish(captive, stops.heard()).await)
+}
+
+/// Waits for a stop, and begins it: how the server ends. `known` becomes the slots without a member by then.
+async fn stop<D: LiveDisk>(
+    parts: &Parts<D>,
+    control: &Control<D>,
+    stops: &Stops,
+    captive: Option<&Captive>,
+    notifier: &Notifier,
+    known: &Cell<MemberSet>,
+) -> Ending {
+    let Parts { reactor, members, scrubs, .. } = parts;
+    let ending = tokio::select! {
+        ending = control.stopped() => ending,
+        () = stops.heard() => Ending::Close,
+        () = Captive::any_ended(captive) => Ending::Close,
+    };
+    reactor.begin_stop();
+    if ending == Ending::Close {
+        notifier.stopping();
+    }
+    captive.into_iter().for_each(Captive::end);
+    known.set(reactor.vacancies());
+    // Deleted members end with the server, and the next start must not wait for them.
+    deleted::give_up(reactor, members).await;
+    Box::pin(scrubs.end()).await;
+    ending
 }
 
 /// Says in the log what a stop waits for, whenever another one is asked for.
@@ -278,12 +290,15 @@ fn listen_to_administrators<D: LiveDisk>(
 /// now and then.
 fn spawn_upkeep<D: LiveDisk>(
     parts: &Parts<D>,
+    control: &Rc<Control<D>>,
     is_read_only: bool,
     scrub_every: Option<Duration>,
     smart: Option<Smart>,
 ) -> Vec<JoinHandle<()>> {
     let Parts { reactor, members, spares, returns, scrubs, .. } = parts;
+    let reshaping = Rc::clone(control);
     let mut upkeep = vec![
+        spawn_local(async move { reshaping.look_after_reshapes().await }),
         spawn_local(Rc::clone(scrubs).look_after(scrub_every)),
         spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members))),
         spawn_local(laggards::watch(Rc::clone(reactor))),
