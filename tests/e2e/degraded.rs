@@ -1,4 +1,6 @@
-//! Every level with every tolerated set of members absent, and the refusal of every other.
+//! Every level with members absent, each of them and pairs at every distance, and the refusal of too many.
+//!
+//! That every level decodes without every set that it tolerates is shown by the layout's and the engine's own tests.
 
 use std::path::PathBuf;
 
@@ -7,7 +9,7 @@ use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
-/// Small, so that every pair of failed members of every level can be tried.
+/// Small, so that many pairs of failed members can be tried.
 const MEMBER_BYTES: usize = 6 << 20;
 
 /// Writes to a degraded array, in each of its states.
@@ -17,7 +19,9 @@ uraid_tests::for_every_shape!(survives_what_it_must);
 
 fn survives_what_it_must(shape: &Shape) {
     let (whole, image) = filled(shape);
-    for absent in &shape.tolerated {
+    // Rows turn by one member: two pairs at the same distance differ in where the stripes begin.
+    let begins = [0, shape.members / 2];
+    for absent in shape.tolerated.iter().filter(|absent| absent.len() < 2 || begins.contains(&absent[0])) {
         let what = format!("{} without {absent:?}", shape.name);
         let array = whole.copy();
         let mut model = image.clone();

@@ -152,8 +152,9 @@ pub(crate) struct ServeArgs {
     pub(crate) watch: WatchArgs,
     #[command(flatten)]
     pub(crate) privileges: PrivilegeArgs,
-    /// Members in any order: files, devices, and URIs of exports (nbd://HOST/NAME); with --uuid, --name or --md, any
-    /// paths that may be members
+    /// Members in any order; with --uuid, --name or --md, any paths that may be members
+    ///
+    /// Files, block devices, and exports of NBD servers by their URIs, such as nbd://HOST/NAME.
     #[arg(required_unless_present = "config", value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
