@@ -395,7 +395,7 @@ fn killed_under_load_with(array: &Array, options: &[&str]) -> Vec<u8> {
     // The kernel ends what the process had under way a moment after it, and then lets go of the members' locks.
     for member in array.members() {
         let words = ["--exclusive".as_ref(), member.as_os_str(), "true".as_ref()];
-        let _ = client("flock", words).success();
+        let _ = uraid_tests::run::client("flock", words).success();
     }
     model
 }

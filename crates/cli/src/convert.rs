@@ -204,7 +204,7 @@ fn seats(assembly: &Assembly, found: Vec<Found>) -> Result<Vec<Found>> {
     ensure!(missing.is_empty(), "the array is degraded: let Linux make it whole first, or name all of its members");
     ensure!(
         superblock.resynced.is_none(),
-        "the array was not stopped cleanly: start it once in Linux, and stop it when it has made parity and copies agree"
+        "the array was not stopped cleanly: start it once in Linux, and stop it when parity and copies agree"
     );
     let mut seats: Vec<Option<Found>> = vec![None; superblock.raid_disks.into()];
     for (member, judged) in found.into_iter().zip(members) {

@@ -102,8 +102,8 @@ pub(crate) fn deleted(health: &Health) -> Option<String> {
     let files = if health.log_devices_deleted.len() == 1 { "the file of" } else { "the files of" };
     let verb = if health.log_devices_deleted.len() == 1 { "was" } else { "were" };
     Some(format!(
-        "{files} {who} {verb} deleted, and the latest writes are lost if the server is not stopped cleanly: put another \
-         one in with `uraid replace`"
+        "{files} {who} {verb} deleted, and the latest writes are lost if the server is not stopped cleanly: put \
+         another one in with `uraid replace`"
     ))
 }
 

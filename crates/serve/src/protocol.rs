@@ -8,6 +8,7 @@
 mod devices;
 mod limits;
 mod network;
+mod rebuilds;
 mod recording;
 mod sandbox;
 mod stopped;
@@ -24,6 +25,7 @@ use uuid::Uuid;
 pub use devices::{Latency, LogAdded, LogDevice, LogDeviceState, NamedLog};
 pub use limits::Limits;
 pub use network::{Away, Crowded, Waiting};
+pub use rebuilds::{Rebuild, Replace, Replaced};
 pub use recording::{Recorded, Recording};
 pub use sandbox::Sandbox;
 pub use stopped::{HandedOver, Lost, Stopped, Stopping};
@@ -291,14 +293,6 @@ pub struct Spare {
     pub problem: Option<String>,
 }
 
-/// A rebuild.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Rebuild {
-    pub members: Vec<u8>,
-    /// A parity stripe that can't be computed because the other members can't be read there.
-    pub stuck_stripe: Option<u64>,
-}
-
 /// A reshape. The array's own fields say which shape it had, but for its members; these say which it is to
 /// get.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -313,27 +307,6 @@ pub struct Reshape {
     pub back: bool,
     /// A block of 512 bytes from which on content can't be moved now: it can't be read, or written where it is to be.
     pub stuck_block: Option<u64>,
-}
-
-/// A member added beside another one, or in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replaced {
-    pub slot: u8,
-    pub uuid: Uuid,
-    /// The slot had no member, and the new one is being rebuilt.
-    pub rebuilding: bool,
-}
-
-/// A copy.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Replace {
-    /// The slot of the member being replaced.
-    pub slot: u8,
-    /// The new member.
-    pub uuid: Uuid,
-    pub path: Option<String>,
-    /// A parity stripe in which the member's content can't be read or computed.
-    pub stuck_stripe: Option<u64>,
 }
 
 /// Progress of a scrub.

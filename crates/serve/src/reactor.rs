@@ -47,6 +47,7 @@ use crate::events::Watcher;
 use crate::export_size::ExportSize;
 use crate::meter::{Meter, Request};
 use crate::patience::{FORGIVEN_AFTER, Patience};
+use crate::protocol::Stopping;
 use crate::recorder::Recorder;
 use crate::spin::Spinner;
 use crate::sweeps::Pace;
@@ -360,6 +361,48 @@ impl<D: LiveDisk> Reactor<D> {
             }
             clock.wait(engine)?;
         }
+    }
+
+    /// The array is to be stopped.
+    pub(crate) fn begin_stop(&self) {
+        self.stop.begin(&self.engine.borrow());
+    }
+
+    /// Whether it is being stopped.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stop.has_begun()
+    }
+
+    /// Has the array be stopped whatever is lost. One that is being stopped already waits for nothing any more that
+    /// does not move.
+    pub(crate) fn force_stop(&self) {
+        self.stop.force();
+    }
+
+    /// How far the stop is, if there is one.
+    pub(crate) fn stopping(&self) -> Option<Stopping> {
+        self.stop.stopping(&self.engine.borrow())
+    }
+
+    /// Completes when a stop has begun. Cancel safe.
+    pub(crate) async fn stop_begun(&self) {
+        self.stop.begun().await;
+    }
+
+    /// Completes when a stop has waited long enough, and says for what. Says in the log what it waits for before that.
+    pub(crate) async fn stop_given_up(&self) -> anyhow::Error {
+        self.stop.begun().await;
+        loop {
+            tokio::time::sleep(TICK).await;
+            if let Some(error) = self.stop.look(&self.engine.borrow()) {
+                return error;
+            }
+        }
+    }
+
+    /// Says in the log what a stop waits for, and what would end that.
+    pub(crate) fn say_what_stops(&self) {
+        self.stop.say(&self.engine.borrow());
     }
 
     /// How many commands and background jobs are in flight.

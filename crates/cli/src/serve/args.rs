@@ -269,10 +269,10 @@ pub(crate) struct WatchArgs {
     /// Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered, member-missing, member-failed,
     /// member-failing, member-deleted, member-stalled, member-lagging, member-no-room, member-smart, log-device-failed,
     /// log-device-deleted, log-device-stalled, log-device-joined, unwritten, written-out, content-lost,
-    /// content-restored, spare-taken, member-returns, rebuild-started, rebuild-finished, rebuild-stuck, replace-started,
-    /// replace-finished, replace-stopped, replace-stuck, replace-rebuilding, scrub-started, scrub-finished,
-    /// scrub-incomplete, scrub-mismatch, initialise-started, initialise-finished, reshape-started, reshape-finished,
-    /// reshape-stuck, grown.
+    /// content-restored, spare-taken, member-returns, rebuild-started, rebuild-finished, rebuild-stuck,
+    /// replace-started, replace-finished, replace-stopped, replace-stuck, replace-rebuilding, scrub-started,
+    /// scrub-finished, scrub-incomplete, scrub-mismatch, initialise-started, initialise-finished, reshape-started,
+    /// reshape-finished, reshape-stuck, grown.
     #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]
     pub(crate) on_event: Option<PathBuf>,
     /// Ask disks so often whether they fail, such as 6h; needs smartctl

@@ -9,7 +9,6 @@ use uraid_io::cache::TICK;
 use uraid_io::engine::{Deadlines, Engine};
 use uraid_layout::{Bytes, MemberIndex};
 
-use super::Reactor;
 use crate::disk::LiveDisk;
 use crate::health::lost_by_force;
 use crate::protocol::Stopping;
@@ -138,64 +137,49 @@ impl StopClock {
     }
 }
 
-impl<D: LiveDisk> Reactor<D> {
+impl Stop {
     /// The array is to be stopped.
-    pub(crate) fn begin_stop(&self) {
-        self.stop.clock.borrow_mut().get_or_insert_with(|| StopClock::new(&self.engine.borrow()));
-        self.stop.has_begun.send_replace(true);
+    pub(super) fn begin<D: LiveDisk, T>(&self, engine: &Engine<D, T>) {
+        self.clock.borrow_mut().get_or_insert_with(|| StopClock::new(engine));
+        self.has_begun.send_replace(true);
     }
 
-    /// Whether it is being stopped.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stop.has_begun()
+    /// It is to be stopped whatever is lost. If it is being stopped already, nothing is waited for any more that does
+    /// not move.
+    pub(super) fn force(&self) {
+        self.haste.set(if self.has_begun() { Haste::Insisted } else { Haste::Forced });
     }
 
-    /// Has the array be stopped whatever is lost. One that is being stopped already waits for nothing any more that
-    /// does not move.
-    pub(crate) fn force_stop(&self) {
-        self.stop.haste.set(if self.is_stopping() { Haste::Insisted } else { Haste::Forced });
-    }
-
-    /// How far the stop is, if there is one.
-    pub(crate) fn stopping(&self) -> Option<Stopping> {
-        let clock = self.stop.clock.borrow();
+    /// How far it is, once it has begun.
+    pub(super) fn stopping<D: LiveDisk, T>(&self, engine: &Engine<D, T>) -> Option<Stopping> {
+        let clock = self.clock.borrow();
         let clock = clock.as_ref()?;
-        let engine = self.engine.borrow();
         let waits_for = match () {
-            () if clock.stands_still() => awaited(&engine),
-            () if !self.stop.is_closing() => "what clients have asked for".to_owned(),
+            () if clock.stands_still() => awaited(engine),
+            () if !self.is_closing() => "what clients have asked for".to_owned(),
             () => "the members to take what is in memory".to_owned(),
         };
         let for_ms = u64::try_from(clock.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         Some(Stopping { for_ms, waits_for })
     }
 
-    /// Completes when a stop has begun. Cancel safe.
-    pub(crate) async fn stop_begun(&self) {
+    /// Completes when it has begun. Cancel safe.
+    pub(super) async fn begun(&self) {
         // The sender is here.
-        let _ = self.stop.has_begun.subscribe().wait_for(|has_begun| *has_begun).await;
+        let _ = self.has_begun.subscribe().wait_for(|has_begun| *has_begun).await;
     }
 
-    /// Completes when a stop has waited long enough, and says for what. Says in the log what it waits for before that.
-    pub(crate) async fn stop_given_up(&self) -> Error {
-        self.stop_begun().await;
-        loop {
-            tokio::time::sleep(TICK).await;
-            let engine = self.engine.borrow();
-            let limit = self.stop.limit(engine.deadlines());
-            let at_rest = self.stop.is_closing() || self.stop.haste.get() == Haste::Insisted;
-            let looked = self.stop.clock.borrow_mut().as_mut().map(|clock| clock.look(&engine, limit, at_rest));
-            if let Some(Err(error)) = looked {
-                return error;
-            }
-        }
+    /// Looks how far it is: why it has waited long enough, if it has. Says in the log what it waits for before that.
+    pub(super) fn look<D: LiveDisk, T>(&self, engine: &Engine<D, T>) -> Option<Error> {
+        let at_rest = self.is_closing() || self.haste.get() == Haste::Insisted;
+        let limit = self.limit(engine.deadlines());
+        self.clock.borrow_mut().as_mut().and_then(|clock| clock.look(engine, limit, at_rest).err())
     }
 
-    /// Says in the log what a stop waits for, and what would end that.
-    pub(crate) fn say_what_stops(&self) {
-        if let Some(stopping) = self.stopping() {
-            let unwritten = unwritten(&self.engine.borrow());
-            tracing::warn!("{}; {}", crate::health::stopping(&stopping), crate::health::force(unwritten.0));
+    /// Says in the log what it waits for, and what would end that.
+    pub(super) fn say<D: LiveDisk, T>(&self, engine: &Engine<D, T>) {
+        if let Some(stopping) = self.stopping(engine) {
+            tracing::warn!("{}; {}", crate::health::stopping(&stopping), crate::health::force(unwritten(engine).0));
         }
     }
 }
