@@ -22,13 +22,14 @@ const STEPS: &[Step] = &[
     }),
     ("test", |project, _| test::run(project, &test::Options::default())),
     ("seeds that failed once", |project, _| sim::failed_once(project)),
-    ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(0, 1000)))),
+    // The tests have those before.
+    ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(300, 700)))),
     ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::seeds(first_seed(draw), 500)))),
-    ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(200_000, draw)))),
+    ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(100_000, draw)))),
     ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),
     ("planted bugs", |project, draw| done(mutants::run(project, &mutants::Options::sample(draw, 1)))),
-    ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(30, draw).checked()))),
-    ("fuzz", |project, _| done(fuzz::run(project, &fuzz::Options::seconds(60)))),
+    ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(20, draw).checked()))),
+    ("fuzz", |project, _| done(fuzz::run(project, &fuzz::Options::seconds(30)))),
     ("virtual machines", |project, draw| done(vm::run(project, &vm::Options::ci(draw)))),
 ];
 
