@@ -12,8 +12,8 @@ use uraid_serve::text::size;
 use crate::server_args::ServerArgs;
 use crate::terminal::print;
 
-/// How long a stop may take before it says what it waits for.
-const SOON: Duration = Duration::from_secs(2);
+/// How long a stop may take before it says what it waits for: longer than the server takes to see that nothing moves.
+const SOON: Duration = Duration::from_secs(3);
 
 /// Arguments of `uraid stop`.
 #[derive(Debug, Args)]

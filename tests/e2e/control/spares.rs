@@ -250,7 +250,7 @@ fn what_holds_anything_at_all_is_not_taken() {
     let _ = ask(&array, &["wait"]).success();
     let _ = ask(&array, &["add", "--force", text(&head)]).success();
     let _ = ask(&array, &["fail", "2"]).success();
-    let _ = events.until("spare-taken");
+    let _ = events.until("rebuild-started");
     let _ = ask(&array, &["wait"]).success();
     let _ = server.stop();
 }
