@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use uraid_layout::{Bytes, Geometry, GeometryError, Level, Spec};
+use uraid_layout::{Bytes, Geometry, GeometryError, Spec};
 use uuid::Uuid;
 
 use super::create::stripe_on_member;
@@ -383,13 +383,10 @@ fn areas(member: &Member, place: &Place, spec: Spec) -> Result<Areas, AdoptError
 
 /// What suits the level: where the log would have no room, a bitmap.
 fn consistency(geometry: &Geometry, areas: &[Areas]) -> Consistency {
-    let suits = Consistency::of_level(geometry.spec().level);
     let log_min = Areas::log_min(stripe_on_member(geometry));
-    let has_room = areas.iter().all(|areas| areas.log.size >= log_min);
-    match geometry.spec().level {
-        Level::Raid0 => suits,
-        _ if suits == Consistency::Log && !has_room => Consistency::Bitmap,
-        _ => suits,
+    match Consistency::of_level(geometry.spec().level) {
+        Consistency::Log if areas.iter().any(|areas| areas.log.size < log_min) => Consistency::Bitmap,
+        suits => suits,
     }
 }
 

@@ -132,3 +132,28 @@ mkdir -p /lib/modules
 mkdir -p /run/lock
 ln -s /proc/self/fd /dev/fd
 busybox ip link set lo up
+
+# Arrays of Linux md.
+# What is on /dev/md0 gets into it, and into /run/expected: content from the pool, from block $1 on.
+fill() {
+    local bytes
+    bytes=$(blockdev --getsize64 /dev/md0)
+    dd if=/run/pool of=/run/expected bs=64K iflag=skip_bytes,count_bytes skip=$(($1 * 4096)) count="$bytes" status=none
+    dd if=/run/expected of=/dev/md0 bs=1M oflag=direct status=none
+    blockdev --flushbufs /dev/md0
+}
+# Stops it, and has what it wrote on its disks.
+stop() {
+    within 30 mdadm --stop --quiet /dev/md0
+    within 20 test ! -e /sys/block/md0/md/array_state -o ! -b /dev/md0
+    blockdev --flushbufs $(disks 6)
+}
+# All disks but these: without COUNT SLOT...
+without() {
+    local count=$1 slot left=()
+    shift
+    local all=($(disks "$count"))
+    for slot in "${!all[@]}"; do [[ " $* " == *" $slot "* ]] || left+=("${all[slot]}"); done
+    # In another order than that of slots.
+    printf '%s\n' "${left[@]}" | tac
+}

@@ -1,32 +1,11 @@
 # Linux md makes arrays; `uraid convert` makes them its own where they are, and gives them back; what md wrote is there,
 # without members, too.
 
-# What is on /dev/md0 gets into it, and into /run/expected: content from the pool, from block $1 on.
-fill() {
-    local bytes
-    bytes=$(blockdev --getsize64 /dev/md0)
-    dd if=/run/pool of=/run/expected bs=64K iflag=skip_bytes,count_bytes skip=$(($1 * 4096)) count="$bytes" status=none
-    dd if=/run/expected of=/dev/md0 bs=1M oflag=direct status=none
-    blockdev --flushbufs /dev/md0
-}
-stop() {
-    within 30 mdadm --stop --quiet /dev/md0
-    within 20 test ! -e /sys/block/md0/md/array_state -o ! -b /dev/md0
-    blockdev --flushbufs $(disks 6)
-}
 # Reads an array of uraid: reads WORDS... ; the words are options and members.
 reads() {
     rm -f /run/found
     "$URAID" serve --run 'nbdcopy "$uri" /run/found' "$@" 2>/run/warnings || { cat /run/warnings; fail "$NAME: uraid serve $*"; }
     cmp /run/found /run/expected || fail "$NAME: another content by $*"
-}
-# All disks but these: without COUNT SLOT...
-without() {
-    local count=$1 slot left=()
-    shift
-    local all=($(disks "$count"))
-    for slot in "${!all[@]}"; do [[ " $* " == *" $slot "* ]] || left+=("${all[slot]}"); done
-    printf '%s\n' "${left[@]}" | tac
 }
 sums() { cat "$@" | sha256sum; }
 

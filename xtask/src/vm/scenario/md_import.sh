@@ -2,23 +2,10 @@
 # each from its members.
 
 
-# What is on /dev/md0 gets into it, and into /run/expected: content from the pool, from block $1 on.
-fill() {
-    local bytes
-    bytes=$(blockdev --getsize64 /dev/md0)
-    dd if=/run/pool of=/run/expected bs=64K iflag=skip_bytes,count_bytes skip=$(($1 * 4096)) count="$bytes" status=none
-    dd if=/run/expected of=/dev/md0 bs=1M oflag=direct status=none
-    blockdev --flushbufs /dev/md0
-}
 # Blank disks: parity of zeros is right.
 blank() { local disk; for disk in "$@"; do blkdiscard --force --zeroout "$disk"; done; }
 create() {
     mdadm --create /dev/md0 --run "$@" </dev/null >/run/made 2>&1 || { cat /run/made; fail "$NAME: mdadm --create $*"; }
-}
-stop() {
-    within 30 mdadm --stop --quiet /dev/md0
-    within 20 test ! -e /sys/block/md0/md/array_state -o ! -b /dev/md0
-    blockdev --flushbufs $(disks 6)
 }
 # Reads an array through uraid: reads WORDS... ; the words are options and members.
 reads() {
@@ -39,15 +26,6 @@ says() {
     shift
     "$URAID" import "$@" >/run/said
     grep -q -- "$words" /run/said || { cat /run/said; fail "$NAME: nothing is said of: $words"; }
-}
-# All disks but these: without COUNT SLOT...
-without() {
-    local count=$1 slot left=()
-    shift
-    local all=($(disks "$count"))
-    for slot in "${!all[@]}"; do [[ " $* " == *" $slot "* ]] || left+=("${all[slot]}"); done
-    # In another order than that of slots.
-    printf '%s\n' "${left[@]}" | tac
 }
 
 # try NAME DISKS "MDADM OPTIONS" "SLOTS THAT ARE LOST"...

@@ -1,6 +1,6 @@
 use std::fs;
 
-use uraid_layout::{MemberIndex, Rotation, Sectors};
+use uraid_layout::{Level, MemberIndex, Rotation, Sectors};
 
 use super::*;
 
