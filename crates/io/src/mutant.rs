@@ -235,6 +235,7 @@ mutants! {
     HeadOnly: "the copy of a superblock at the tail is not written",
     FoundCounts: "a superblock that is read counts as durable",
     DamageKept: "a damaged copy of a superblock stays as it is",
+    TornCopyKept: "what a torn write left of a superblock's next version stays until that is written again",
     GapIgnored: "a record that nobody holds any more is not missed",
     LossIgnored: "a record that a member has lost is taken for one that was never committed",
     OneSlot: "every version of a superblock goes to the same place",

@@ -29,6 +29,26 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
     Ok(member.sync()?)
 }
 
+/// Overwrites what a torn write left in the slot that the next version goes to, if anything, with this one, which counts:
+/// a next write that is torn in the other half could make the two whole together. Durable when it returns; blocks.
+///
+/// # Errors
+/// When the member fails.
+///
+/// # Panics
+/// When the superblock is unsound, or the member is open for reading only.
+pub fn mend_other(member: &Member, superblock: &Superblock) -> Result<(), Error> {
+    let position = superblock.other_position();
+    let copy = member.peek(position, Bytes(SUPERBLOCK_BYTES as u64)).map(|copy| decode(&copy));
+    if matches!(copy, Ok(Ok(_) | Err(SuperblockError::NoMagic))) {
+        return Ok(());
+    }
+    let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+    buf.as_mut().copy_from_slice(&encode(superblock));
+    member.write_at(position, &buf)?;
+    Ok(member.sync()?)
+}
+
 /// Overwrites with zeros what other formats, or another array, have at both ends of a member; see [`erased`]. Durable
 /// when it returns; blocks.
 ///

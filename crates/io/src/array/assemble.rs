@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::badblocks::{LostList, read_lists};
 use super::bitmap::{bitmap_writes, read_bitmap, read_blank_map};
-use super::blocking::{flush, run, run_all, superblock_writes};
+use super::blocking::{flush, run, run_all, superblock_write, superblock_writes};
 use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
 use super::losses::{Loss, Losses};
@@ -23,7 +23,9 @@ use crate::disk::{Completion, Disk, DiskOp, OpKind, log_place};
 use crate::engine::{Engine, EngineError, Record};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
-use crate::format::superblock::{Consistency, LogDevices, LogSet, SUPERBLOCK_BYTES, Superblock, encode};
+use crate::format::superblock::{
+    Consistency, LogDevices, LogSet, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode,
+};
 use crate::member::Access;
 
 /// An array whose members may be used.
@@ -290,7 +292,8 @@ pub(super) fn taken_over(verdict: &Verdict, candidates: &[Candidate]) -> Vec<Opt
 /// are given up.
 ///
 /// The superblocks that were found are written again: one whose flush failed may not be on the medium, although it was
-/// read, and no later flush would bring it there. So a copy that is damaged is made good, too.
+/// read, and no later flush would bring it there. So a copy that is damaged is made good, too; in the other slot as well,
+/// where a write was torn: if the next one were torn there in the other half, the two might be whole together.
 pub(super) fn catch_up(
     disk: &mut impl Disk,
     verdict: &Verdict,
@@ -299,21 +302,25 @@ pub(super) fn catch_up(
     losses: &mut Losses,
 ) -> Result<(), RecoverError> {
     // One copy of each member at a time, a whole one first: the other one may be all that there is of this version.
-    let mut rounds: [Vec<DiskOp>; 3] = Default::default();
+    let mut rounds: [Vec<DiskOp>; 4] = Default::default();
     for index in verdict.slots.iter().flatten() {
         let found = &candidates[*index].superblock;
-        let mut copies: Vec<(bool, DiskOp)> = whole(disk, found)?.into_iter().zip(superblock_writes(found)).collect();
+        let Copies { are_whole, is_other_damaged } = copies(disk, found)?;
+        let mut copies: Vec<(bool, DiskOp)> = are_whole.into_iter().zip(superblock_writes(found)).collect();
         copies.sort_by_key(|(is_whole, _)| !is_whole);
         for (round, (is_whole, write)) in rounds.iter_mut().zip(copies) {
             let is_left = [planted!(DamageKept), planted!(FoundCounts)][usize::from(is_whole)];
             round.extend(Some(write).filter(|_| !is_left));
+        }
+        if is_other_damaged && !planted!(TornCopyKept) {
+            rounds[2].push(superblock_write(found, found.other_position()));
         }
         // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off
         // too.
         if found.epoch < verdict.superblock.epoch && !planted!(CatchUpSkipped) {
             let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
             superblock.revision.0 += 1;
-            rounds[2].extend(superblock_writes(superblock));
+            rounds[3].extend(superblock_writes(superblock));
         }
     }
     let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
@@ -399,21 +406,33 @@ fn write_blank_map(
     attempt(disk, present.minus(losses.members()).iter().map(flush), losses)
 }
 
-/// Which copies of the version of its superblock that a member has are whole: the one at the head, and the one at the
-/// tail.
-fn whole(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Error> {
-    let mut blocks = [(); 2].map(|()| Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64)));
-    let places = (0..).zip(superblock.write_positions()).zip(&mut blocks);
+/// What a member has at the three places of its superblock.
+struct Copies {
+    /// Whether the two copies of the version that counts are whole: the one at the head, and the one at the tail.
+    are_whole: [bool; 2],
+    /// Whether the other slot at the head can't be read, or has what is left of a torn write.
+    is_other_damaged: bool,
+}
+
+/// Looks for them; `own` is the version that counts.
+fn copies(disk: &mut impl Disk, own: &Superblock) -> Result<Copies, Error> {
+    let mut blocks = [(); 3].map(|()| Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64)));
+    let [head, tail] = own.write_positions();
+    let places = (0..).zip([head, tail, own.other_position()]).zip(&mut blocks);
     let reads = places.map(|((tag, offset), block)| {
         let segments = smallvec![block.lease_write(0..SUPERBLOCK_BYTES)];
-        DiskOp { tag, member: superblock.slot, kind: OpKind::Read, offset, segments }
+        DiskOp { tag, member: own.slot, kind: OpKind::Read, offset, segments }
     });
-    let mut is_read = [false; 2];
-    for Completion { tag, result, .. } in run_all(disk, reads.collect::<Vec<_>>())? {
-        is_read[usize::from(tag == 1)] = result.is_ok();
+    let reads: Vec<_> = reads.collect();
+    let mut are_read = [false; 3];
+    for Completion { tag, result, .. } in run_all(disk, reads)? {
+        are_read[usize::try_from(tag).expect("one of three")] = result.is_ok();
     }
-    let sound = encode(superblock);
-    Ok([0, 1].map(|copy| is_read[copy] && blocks[copy].as_ref() == sound))
+    let sound = encode(own);
+    let are_whole = [0, 1].map(|copy| are_read[copy] && blocks[copy].as_ref() == sound);
+    let is_other_damaged =
+        !are_read[2] || matches!(decode(blocks[2].as_ref()), Err(SuperblockError::BadChecksum { .. }));
+    Ok(Copies { are_whole, is_other_damaged })
 }
 
 /// The same; whose operations fail is given up.

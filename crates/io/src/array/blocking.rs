@@ -71,11 +71,13 @@ pub(super) fn store_all<'a>(
 
 /// The writes of a superblock: of the copy at the head, and of the one at the tail.
 pub(super) fn superblock_writes(superblock: &Superblock) -> [DiskOp; 2] {
+    superblock.write_positions().map(|offset| superblock_write(superblock, offset))
+}
+
+/// The write of one copy of a superblock.
+pub(super) fn superblock_write(superblock: &Superblock, offset: Bytes) -> DiskOp {
     let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
     block.as_mut().copy_from_slice(&encode(superblock));
-    let member = superblock.slot;
-    superblock.write_positions().map(|offset| {
-        let segments = smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
-        DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
-    })
+    let segments = smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
+    DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Write, offset, segments }
 }

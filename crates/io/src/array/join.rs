@@ -261,6 +261,7 @@ pub fn rejoin(path: &Path, truth: &Superblock) -> Result<(Member, Joining), Join
         let (room, needed) = (member.size().whole_sectors(), truth.spec.member_size);
         return Err(JoinError::TooSmall { path: path.into(), room, needed });
     }
+    superblock::mend_other(&member, &own)?;
     if truth.integrity != Integrity::None {
         // It is made whole, and what its table says is of what it held before.
         zero(&member, own.areas.sums)?;

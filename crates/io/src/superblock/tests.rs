@@ -70,6 +70,25 @@ fn a_write_torn_at_any_block_leaves_this_version_or_the_one_before() {
 }
 
 #[test]
+fn what_a_torn_write_left_where_the_next_version_goes_is_overwritten() {
+    on_a_member(|member| {
+        let now = sample();
+        store(member, &now).unwrap();
+        let other = now.other_position();
+        assert_eq!(other, after(&now).write_positions()[0]);
+        let read = |at| member.peek(at, Bytes(SUPERBLOCK_BYTES as u64)).unwrap();
+        let found = read(other);
+        mend_other(member, &now).unwrap();
+        assert_eq!(read(other), found, "nothing was torn there");
+        let mut torn = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+        torn.as_mut()[..512].copy_from_slice(&encode(&after(&now))[..512]);
+        member.write_at(other, &torn).unwrap();
+        mend_other(member, &now).unwrap();
+        assert_eq!(*read(other), encode(&now));
+    });
+}
+
+#[test]
 fn the_tail_serves_when_the_head_is_gone() {
     on_a_member(|member| {
         store(member, &sample()).unwrap();

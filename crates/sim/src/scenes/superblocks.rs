@@ -1,7 +1,7 @@
 //! Copies of superblocks that are damaged.
 
 use uraid_io::array::Assembled;
-use uraid_io::format::superblock::{Consistency, Integrity, SUPERBLOCK_BYTES, Superblock, encode, positions};
+use uraid_io::format::superblock::{Consistency, Integrity, SUPERBLOCK_BYTES, Superblock, decode, encode, positions};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Level, MemberIndex};
 use uuid::Uuid;
@@ -52,6 +52,21 @@ fn went_back(before: &[Superblock], members: &Members) -> Result<Option<MemberIn
     Ok(pairs.filter(|(before, after)| version(after) < version(before)).map(|(own, _)| own.slot).next())
 }
 
+/// Where a copy of a member's superblock is damaged, if one is.
+fn damaged_copy(members: &Members) -> Option<MemberSector> {
+    let of = |member: MemberIndex| {
+        let image = members.get(member).expect("it is there").current();
+        let mut all = positions(image.size()).expect("it has room for superblocks").into_iter();
+        let is_damaged = |at: &Bytes| {
+            let mut copy = [0; SUPERBLOCK_BYTES];
+            image.read(*at, &mut copy);
+            decode(&copy).is_err()
+        };
+        all.find(is_damaged).map(|offset| MemberSector { member, offset })
+    };
+    members.present().iter().find_map(of)
+}
+
 /// One copy of each superblock is damaged, and the power goes at any step of opening: no superblock is lost. Once the
 /// array is open, any copy may be damaged again.
 pub(super) fn a_damaged_copy_of_a_superblock_is_made_good() -> Result<(), String> {
@@ -78,6 +93,9 @@ pub(super) fn a_damaged_copy_of_a_superblock_is_made_good() -> Result<(), String
                     Some(slot) => return Err(format!("{context}: member {slot} has an earlier version")),
                     None if opened.is_err() => {}
                     None => {
+                        if let Some(damaged) = damaged_copy(&left) {
+                            return Err(format!("{context}: {damaged:?} is damaged as before"));
+                        }
                         for again in 0..3 {
                             let mut rotten = left.clone();
                             damage(&mut rotten, again);

@@ -249,6 +249,13 @@ impl Superblock {
         [head, if planted!(HeadOnly) { head } else { tail }]
     }
 
+    /// Where the version before this one is, and the next one goes: the other slot at the head.
+    #[must_use]
+    pub fn other_position(&self) -> Bytes {
+        let [even, odd, _] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
+        if self.revision.0.is_multiple_of(2) { odd } else { even }
+    }
+
     /// Whether the array's log devices can change so.
     ///
     /// # Errors
