@@ -26,13 +26,15 @@ use crate::terminal::{print, print_json};
 
 /// Arguments of `uraid convert`.
 #[derive(Debug, Args)]
-#[command(after_help = "The content stays where it is: only what is before and behind it is written. Stop the array in
+#[command(
+    after_help = "The content stays where it is: only what is before it is written, and behind it if there is room. Stop the array in
 Linux first (mdadm --stop), and have a backup.
 
 Examples:
   uraid convert --from-md --rehearse /dev/sd[b-e]
   uraid convert --from-md --undo-file /root/vault.undo /dev/sd[b-e]
-  uraid convert --undo /root/vault.undo                until something is written to the array")]
+  uraid convert --undo /root/vault.undo                until something is written to the array"
+)]
 pub(crate) struct ConvertArgs {
     /// Convert an array of Linux md: RAID 0, 1, 5, 6 or 10, clean and with all of its members
     #[arg(long, required_unless_present = "undo", conflicts_with = "undo")]
@@ -65,8 +67,6 @@ struct Report {
     /// By slots.
     members: Vec<String>,
     consistency: &'static str,
-    /// By how much files grow, all together.
-    grows: u64,
     /// Whether members were written.
     is_done: bool,
     /// Parity stripes that were read to see whether they agree; `null` where nothing was read.
@@ -102,7 +102,6 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
             Consistency::Bitmap => "bitmap",
             Consistency::None => "none",
         },
-        grows: found.growth().0,
         is_done: false,
         stripes: None,
         disagreeing: None,
@@ -230,9 +229,6 @@ impl fmt::Display for Report {
         )?;
         for (slot, member) in members.iter().enumerate() {
             writeln!(f, "  {slot:3}  {}", visible(member))?;
-        }
-        if self.grows > 0 {
-            writeln!(f, "  files {} by {}", if self.is_done { "grew" } else { "grow" }, size(self.grows))?;
         }
         write!(f, "  writes are protected by: {}", self.consistency)?;
         match (self.stripes, self.disagreeing) {

@@ -459,25 +459,6 @@ impl Member {
         synced.map_err(self.fail("flush it"))
     }
 
-    /// Gives a file another size, which is durable when it returns; blocks.
-    ///
-    /// # Errors
-    /// When the file system has no room, or fails.
-    ///
-    /// # Panics
-    /// When the member is no file, or open for reading only.
-    pub(crate) fn resize(&self, size: Bytes) -> Result<(), MemberError> {
-        assert!(
-            self.access == Access::ReadWrite && !self.is_device,
-            "only a file that may be written gets another size"
-        );
-        let file = self.file().expect("an export's size is its server's");
-        let resized = file.set_len(size.0).and_then(|()| file.sync_all());
-        resized.map_err(self.fail("give it another size"))?;
-        self.size.store(size.0, Ordering::Relaxed);
-        Ok(())
-    }
-
     /// Refuses what holds something, for all that can be told, so that it is not overwritten.
     ///
     /// # Errors

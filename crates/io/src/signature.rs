@@ -188,7 +188,8 @@ impl Ends {
         let positions = superblock::positions(Bytes(self.size))?;
         let kinds = [("uraid member", superblock::MAGIC), ("uraid log device", log_device::MAGIC)];
         kinds.into_iter().find_map(|(name, magic)| {
-            let offset = positions.into_iter().find(|position| self.has(Some(position.0), &magic))?;
+            let mut places = positions.into_iter().chain([superblock::INNER_COPY]);
+            let offset = places.find(|position| self.has(Some(position.0), &magic))?;
             Some(Signature { name, offset })
         })
     }

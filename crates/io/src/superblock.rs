@@ -6,11 +6,11 @@ use uraid_layout::{Bytes, SECTOR_BYTES};
 use crate::buf::Buf;
 use crate::error::Error;
 use crate::format::superblock::{
-    SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, erased, newest, newest_beside, positions,
+    INNER_COPY, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, erased, newest, newest_beside, positions,
 };
 use crate::member::{Member, MemberError};
 
-/// Writes a superblock to its slot at the head and to the tail, and makes it durable; blocks.
+/// Writes a superblock to its slot at the head and to the last copy, and makes it durable; blocks.
 ///
 /// # Errors
 /// When the member fails; then the version before is still in the other slot.
@@ -70,14 +70,21 @@ pub fn erase(member: &Member) -> Result<(), Error> {
 }
 
 /// Reads the superblock that counts; blocks. One of its three copies may be unreadable: each version is in two of them.
+/// What the head says decides where the last one is; if it says nothing, it is looked for in both places.
 ///
 /// # Errors
 /// When the member can't be read, or as [`newest`].
 pub fn load(member: &Member) -> Result<Superblock, Error> {
     let no_superblock = |source| Error::Superblock { path: member.path().into(), source };
-    let Some(positions) = positions(member.size()) else { return Err(no_superblock(SuperblockError::NoMagic)) };
+    let Some([even, odd, tail]) = positions(member.size()) else { return Err(no_superblock(SuperblockError::NoMagic)) };
     let read = |position| Ok(decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?));
-    let (copies, unreadable): (Vec<_>, Vec<_>) = positions.map(read).into_iter().partition(Result::is_ok);
+    let mut found = Vec::from([even, odd, INNER_COPY, tail].map(read));
+    let in_head = found[..3].iter().filter_map(|copy: &Result<_, MemberError>| copy.as_ref().ok()?.as_ref().ok());
+    if let Some(newest) = in_head.max_by_key(|own| (own.epoch, own.revision)) {
+        let is_inside = newest.areas.copies().contains(&INNER_COPY);
+        drop(found.remove(if is_inside { 3 } else { 2 }));
+    }
+    let (copies, unreadable): (Vec<_>, Vec<_>) = found.into_iter().partition(Result::is_ok);
     let copies: Vec<_> = copies.into_iter().flatten().collect();
     let count = unreadable.len();
     let first: Option<MemberError> = unreadable.into_iter().find_map(Result::err);

@@ -19,14 +19,13 @@ const FORMAT: &str = "uraid-undo 1";
 /// The largest file that is read: 64 members have less.
 const SIZE_MAX: u64 = 64 << 20;
 
-/// A member; its bytes follow those of the members before it. Sizes are in bytes.
+/// A member; its bytes follow those of the members before it.
 #[derive(Serialize, Deserialize)]
 struct Entry {
     path: PathBuf,
     member: Uuid,
-    size: u64,
     head: usize,
-    tail: u64,
+    last: u64,
     behind: usize,
 }
 
@@ -73,9 +72,9 @@ fn parse(bytes: &[u8]) -> Option<Vec<Former>> {
         Some(taken.to_vec())
     };
     let mut formers = Vec::with_capacity(entries.len());
-    for Entry { path, member, size, head, tail, behind } in entries {
+    for Entry { path, member, head, last, behind } in entries {
         let (head, behind) = (take(head)?, take(behind)?);
-        formers.push(Former { path, member, size: Bytes(size), head, tail: Bytes(tail), behind });
+        formers.push(Former { path, member, head, last: Bytes(last), behind });
     }
     (left.is_empty() && !formers.is_empty()).then_some(formers)
 }
@@ -85,9 +84,8 @@ fn entry(former: &Former) -> Result<Entry> {
         // Whoever takes it back may be in another directory.
         path: std::path::absolute(&former.path)?,
         member: former.member,
-        size: former.size.0,
         head: former.head.len(),
-        tail: former.tail.0,
+        last: former.last.0,
         behind: former.behind.len(),
     })
 }
@@ -103,9 +101,8 @@ mod tests {
         let former = |slot: u8| Former {
             path: PathBuf::from(format!("/dev/member{slot}")),
             member: Uuid::from_bytes([slot; 16]),
-            size: Bytes(5 << 20),
             head: vec![b'\n', slot, 0, 255],
-            tail: Bytes(4 << 20),
+            last: Bytes(4 << 20),
             behind: vec![slot; usize::from(slot)],
         };
         let formers: Vec<Former> = (1..4).map(former).collect();

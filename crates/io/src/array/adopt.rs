@@ -18,7 +18,7 @@ use crate::Error;
 use crate::buf::Buf;
 use crate::format::superblock::{
     Areas, Consistency, NameError, Revision, SECTOR_SIZES, SUPERBLOCK_BYTES, Superblock, SuperblockError, check_name,
-    encode, encode_converting, positions,
+    encode, encode_converting,
 };
 use crate::format::{Epoch, UnixSeconds};
 use crate::member::{Access, Member, MemberError};
@@ -87,17 +87,6 @@ pub enum AdoptError {
         /// Where its data begin.
         data: Bytes,
     },
-    /// The data end too late.
-    #[error(
-        "{path}: {missing} bytes are missing behind its data, where a copy of the superblock has its place: enlarge \
-         the device, or let mdadm make the array that much smaller on each member first", path = path.display()
-    )]
-    NoRoomBehind {
-        /// The member.
-        path: PathBuf,
-        /// How much is missing.
-        missing: Bytes,
-    },
     /// There can be no such members.
     #[error("there can be no such array: {0}")]
     Unsound(#[source] SuperblockError),
@@ -134,13 +123,11 @@ pub struct Former {
     pub path: PathBuf,
     /// The member that it becomes.
     pub member: Uuid,
-    /// Its size.
-    pub size: Bytes,
     /// Its first bytes.
     pub head: Vec<u8>,
-    /// Where the copy of the superblock behind the data has its place.
-    pub tail: Bytes,
-    /// What was there, as far as there was anything.
+    /// Where the last copy of the superblock has its place: behind the data, or in the head.
+    pub last: Bytes,
+    /// What was there.
     pub behind: Vec<u8>,
 }
 
@@ -199,27 +186,19 @@ impl Adoptable {
         self.superblocks.first().expect("an array has members")
     }
 
-    /// By how much files have to grow, for the copy of the superblock behind their data.
-    #[must_use]
-    pub fn growth(&self) -> Bytes {
-        let each = self.members.iter().zip(&self.superblocks);
-        Bytes(each.map(|(member, own)| own.areas.member_size.0.saturating_sub(member.size().0)).sum())
-    }
-
     /// Copies what would be overwritten.
     ///
     /// # Errors
     /// When a member can't be read.
     pub fn formers(&self) -> Result<Vec<Former>, AdoptError> {
         let former = |(member, own): (&Member, &Superblock)| {
-            let tail = tail(own);
+            let [.., last] = own.areas.copies();
             Ok(Former {
                 path: member.path().to_path_buf(),
                 member: own.member,
-                size: member.size(),
                 head: member.peek(Bytes(0), Bytes(HEAD as u64))?,
-                tail,
-                behind: member.peek(tail, Bytes(SUPERBLOCK_BYTES as u64))?,
+                last,
+                behind: member.peek(last, Bytes(SUPERBLOCK_BYTES as u64))?,
             })
         };
         self.members.iter().zip(&self.superblocks).map(former).collect()
@@ -230,11 +209,6 @@ impl Adoptable {
     /// # Errors
     /// When a member fails.
     pub fn adopt(self) -> Result<Superblock, AdoptError> {
-        for (member, own) in self.members.iter().zip(&self.superblocks) {
-            if own.areas.member_size > member.size() {
-                member.resize(own.areas.member_size)?;
-            }
-        }
         for round in rounds(&self.superblocks) {
             perform(&self.members, round)?;
         }
@@ -263,12 +237,6 @@ pub fn give_back(paths: &[PathBuf], formers: &[Former]) -> Result<(), AdoptError
     let (members, superblocks): (Vec<Member>, Vec<Option<Superblock>>) = members.into_iter().unzip();
     for round in rounds_back(&superblocks, formers) {
         perform(&members, round)?;
-    }
-    for (member, former) in members.iter().zip(formers) {
-        // It may be longer than when it was opened.
-        if !member.is_device() && member.measure()? > former.size {
-            member.resize(former.size)?;
-        }
     }
     Ok(())
 }
@@ -308,17 +276,19 @@ fn rounds(superblocks: &[Superblock]) -> [Vec<Write>; 3] {
             let bytes = vec![0; usize::try_from(to.0 - from.0).expect("a head is small")];
             Write { slot, offset: from, bytes }
         };
-        let [even, odd, _] = positions(own.areas.member_size).expect("checked areas have room for a superblock");
+        let [_, odd, _] = own.areas.copies();
         let behind = |place: Bytes| Bytes(place.0 + SUPERBLOCK_BYTES as u64);
-        let head = Bytes(HEAD as u64);
+        let (bitmap, head) = (own.areas.bitmap.offset, Bytes(HEAD as u64));
         // The bitmap and the list of bad blocks say nothing, and what was in the other slot is no superblock.
-        rounds[0].extend([zeros(odd, behind(odd)), zeros(own.areas.bitmap.offset, head)]);
+        rounds[0].extend([zeros(odd, behind(odd)), zeros(bitmap, head)]);
         rounds[0].extend(superblock_writes(slot, own, &encode_converting(own)));
-        rounds[1].extend([
-            zeros(Bytes(0), even),
-            zeros(behind(even), odd),
-            zeros(behind(odd), own.areas.bitmap.offset),
-        ]);
+        let mut copies = own.areas.copies();
+        copies.sort_unstable();
+        let mut from = Bytes(0);
+        for to in copies.into_iter().filter(|&copy| copy < bitmap).chain([bitmap]) {
+            rounds[1].push(zeros(from, to));
+            from = behind(to);
+        }
         rounds[2].extend(superblock_writes(slot, own, &encode(&of_revision(own, WHOLE))));
     }
     rounds
@@ -334,10 +304,7 @@ fn rounds_back(superblocks: &[Option<Superblock>], formers: &[Former]) -> [Vec<W
         let (start, rest) = former.head.split_at(START.min(former.head.len()));
         rounds[1].push(Write { slot, offset: Bytes(0), bytes: start.to_vec() });
         rounds[2].push(Write { slot, offset: Bytes(START as u64), bytes: rest.to_vec() });
-        // What is beyond the end that a file had is cut off in the end.
-        let mut behind = former.behind.clone();
-        behind.resize(SUPERBLOCK_BYTES, 0);
-        rounds[2].push(Write { slot, offset: former.tail, bytes: behind });
+        rounds[2].push(Write { slot, offset: former.last, bytes: former.behind.clone() });
     }
     rounds
 }
@@ -348,11 +315,6 @@ fn superblock_writes(slot: usize, own: &Superblock, bytes: &[u8]) -> [Write; 2] 
 
 fn of_revision(own: &Superblock, revision: Revision) -> Superblock {
     Superblock { revision, ..own.clone() }
-}
-
-fn tail(own: &Superblock) -> Bytes {
-    let [.., tail] = positions(own.areas.member_size).expect("checked areas have room for a superblock");
-    tail
 }
 
 /// Writes, and makes all of it durable.
@@ -371,14 +333,8 @@ fn areas(member: &Member, place: &Place, spec: Spec) -> Result<Areas, AdoptError
     let path = || place.path.clone();
     let end =
         place.data.0.checked_add(used.0).ok_or_else(|| AdoptError::NoRoomBefore { path: path(), data: place.data })?;
-    let enough = Areas::size_around(Bytes(end));
-    let size = member.size();
-    let has_room = positions(size).is_some_and(|[.., tail]| tail.0 >= end);
-    if !has_room && (member.is_device() || member.is_export()) {
-        return Err(AdoptError::NoRoomBehind { path: path(), missing: Bytes(enough.0.saturating_sub(size.0)) });
-    }
-    let size = if has_room { size } else { enough };
-    Areas::around(size, place.data).ok_or_else(|| AdoptError::NoRoomBefore { path: path(), data: place.data })
+    Areas::around(member.size(), place.data, Bytes(end))
+        .ok_or_else(|| AdoptError::NoRoomBefore { path: path(), data: place.data })
 }
 
 /// What suits the level: where the log would have no room, a bitmap.

@@ -3,7 +3,7 @@ use uraid_layout::Bytes;
 use super::*;
 use crate::format::Epoch;
 use crate::format::superblock::tests::sample;
-use crate::format::superblock::{Allocation, Revision, SlotState};
+use crate::format::superblock::{Allocation, Areas, Revision, SlotState};
 use crate::member::Access;
 
 const MIB: u64 = 1 << 20;
@@ -85,6 +85,38 @@ fn what_a_torn_write_left_where_the_next_version_goes_is_overwritten() {
         member.write_at(other, &torn).unwrap();
         mend_other(member, &now).unwrap();
         assert_eq!(*read(other), encode(&now));
+    });
+}
+
+/// Data reach to the end, and at the tail they are another member's superblock, of a later epoch.
+#[test]
+fn where_data_reach_over_the_tail_the_last_copy_is_in_the_head() {
+    on_a_member(|member| {
+        let areas = Areas::around(member.size(), Bytes(MIB), member.size()).unwrap();
+        let [even, odd, inner] = areas.copies();
+        assert_eq!([even, odd, inner], [16384, 49152, 28672].map(Bytes));
+        let own = Superblock { areas, ..sample() };
+        let guest = Superblock { array: uuid::Uuid::from_u128(1), epoch: Epoch(99), ..sample() };
+        let tail = positions(member.size()).unwrap()[2];
+        let put = |at: Bytes, superblock: &Superblock| {
+            let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+            buf.as_mut().copy_from_slice(&encode(superblock));
+            member.write_at(at, &buf).unwrap();
+        };
+        put(tail, &guest);
+        store(member, &own).unwrap();
+        let next = after(&own);
+        store(member, &next).unwrap();
+        assert_eq!(*member.peek(tail, Bytes(SUPERBLOCK_BYTES as u64)).unwrap(), encode(&guest), "data stay");
+        assert_eq!(load(member).unwrap(), next);
+        overwrite(member, next.write_positions()[0], 0x55, 4096);
+        assert_eq!(load(member).unwrap(), next, "the copy at 28 KiB");
+        overwrite(member, inner, 0x55, 4096);
+        assert_eq!(load(member).unwrap(), own, "the version before");
+        // Cut off as soon as the superblocks are gone, it is no member of its array any more.
+        put(inner, &own);
+        erase(member).unwrap();
+        assert!(matches!(load(member), Err(Error::Superblock { source: SuperblockError::NoMagic, .. })));
     });
 }
 

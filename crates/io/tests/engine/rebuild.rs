@@ -611,7 +611,7 @@ fn resumed(shape: &Shape, left: &Members, random: &mut Random) -> TestEngine {
 fn a_crash_at_any_moment_goes_on_from_the_record() {
     let (mut midway, mut late) = (0, 0);
     let levels = [small(RAID5, 4), small(rm2(3, Placement::Adjacent), 7), small(Level::Raid10 { copies: 2 }, 4)];
-    for seed in 0..480 {
+    for seed in 0..240 {
         let mut random = Random(seed);
         let shape = Shape { chunks: 48, ..levels[size(Bytes(seed % 3))] };
         let shape = [shape, logged(shape), Shape { consistency: Consistency::Bitmap, ..shape }, shape.checked()]
@@ -685,7 +685,7 @@ fn a_crash_at_any_moment_goes_on_from_the_record() {
         midway += u64::from(upto > 0 && rest > 0);
         late += u64::from(rest == 0);
     }
-    assert!(midway > 60 && late > 5, "{midway} were midway, {late} over");
+    assert!(midway > 30 && late > 2, "{midway} were midway, {late} over");
 }
 
 /// Who makes errors while another is being rebuilt is needed more than ever.

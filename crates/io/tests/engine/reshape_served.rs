@@ -402,7 +402,7 @@ fn a_beginning_that_is_cut_off_at_any_operation_is_nothing_or_goes_on() {
     for case in cases() {
         let (members, content) = case.members_with_log(Bytes(256 << 10));
         let mut seen = [0, 0];
-        for left in (1..).step_by(3) {
+        for left in (1..).step_by(5) {
             let context = format!("{case:?}, cut off after {left} operations");
             let mut power = Power::new(members.clone(), left);
             let (new, mode) = (joining(&members, &case), CacheMode::WriteThrough);

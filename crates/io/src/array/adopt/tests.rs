@@ -64,11 +64,11 @@ impl Before {
 
 #[test]
 fn members_become_an_array_and_go_back() {
-    // Files without room behind the data grow, and others do not.
-    for (behind, size) in [(0, 4 * MIB + 65536), (1000, 4 * MIB + 65536), (70_000, 4 * MIB + 70_000)] {
+    // The last copy of the superblock is behind the data if there is room, and otherwise in the head.
+    let in_head = 28 << 10;
+    for (behind, last) in [(0, in_head), (65_535, in_head), (65_536, 4 * MIB), (70_000, 4 * MIB + 4096)] {
         let before = Before::new(behind);
         let found = Adoptable::find(&before.adoption).unwrap();
-        assert_eq!(found.growth(), Bytes(3 * (size - 4 * MIB - behind)));
         let formers = found.formers().unwrap();
         before.assert_is_back("nothing is changed");
         let own = found.adopt().unwrap();
@@ -76,12 +76,17 @@ fn members_become_an_array_and_go_back() {
         let data = usize::try_from(MIB).unwrap()..usize::try_from(4 * MIB).unwrap();
         for (slot, path) in before.paths().iter().enumerate() {
             let after = fs::read(path).unwrap();
-            assert_eq!(after.len() as u64, size);
+            assert_eq!(after.len(), before.bytes[slot].len());
             assert!(after[data.clone()] == before.bytes[slot][data.clone()], "data stay");
-            assert!(after[..START].iter().all(|&byte| byte == 0));
-            let own = load(&Member::open(path, Access::ReadOnly).unwrap()).unwrap();
+            let member = Member::open(path, Access::ReadOnly).unwrap();
+            let own = load(&member).unwrap();
+            assert_eq!(own.areas.copies(), [16 << 10, 48 << 10, last].map(Bytes));
+            let is_copy = |at: usize| own.write_positions().contains(&Bytes(at as u64 / 4096 * 4096));
+            assert!((0..HEAD).all(|at| after[at] == 0 || is_copy(at)), "nothing is left before the log");
             assert_eq!((own.slot.index(), own.array, own.revision), (slot, before.adoption.array, WHOLE));
             assert_eq!((own.areas.data.offset, own.spec), (Bytes(MIB), before.adoption.spec));
+            let rest = usize::try_from(if last > MIB { last + 4096 } else { MIB }).unwrap();
+            assert!(after[rest..] == before.bytes[slot][rest..], "what is behind it stays");
         }
         let paths: Vec<PathBuf> = before.paths().into_iter().rev().collect();
         give_back(&paths, &formers).unwrap();
@@ -99,7 +104,6 @@ fn cut_off_anywhere_they_are_nobodys_or_one_programs_and_go_back() {
         let formers = found.formers().unwrap();
         let rounds = rounds(&found.superblocks);
         let count: usize = rounds.iter().map(Vec::len).sum();
-        found.members.iter().for_each(|member| member.resize(Bytes(4 * MIB + 65536)).unwrap());
         drop(found);
         before.cut(rounds, writes);
         let (is_former, is_array) = before.belongs();
@@ -146,6 +150,10 @@ fn only_what_was_converted_and_not_used_goes_back() {
     let refused = |paths: &[PathBuf]| give_back(paths, &formers).unwrap_err();
     assert!(matches!(refused(&paths[1..]), AdoptError::Missing { path } if path == paths[0]));
     assert!(matches!(refused(&[&paths[..], std::slice::from_ref(&stranger)].concat()), AdoptError::Stranger { .. }));
+    let copy = before.directory.path().join("copy");
+    fs::copy(&paths[1], &copy).unwrap();
+    let twice = refused(&[&paths[..], std::slice::from_ref(&copy)].concat());
+    assert!(matches!(twice, AdoptError::Member(MemberError::SameFile { second, .. }) if second == copy));
     let used = Member::open(&paths[2], Access::ReadWrite).unwrap();
     let own = load(&used).unwrap();
     crate::superblock::store(&used, &Superblock { epoch: Epoch(2), revision: Revision(3), ..own }).unwrap();

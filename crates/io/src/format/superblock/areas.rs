@@ -22,6 +22,9 @@ pub const MEMBER_MIN: Bytes = Bytes(4 * MIB);
 /// system has a signature.
 const HEAD_SLOTS: [Bytes; 2] = [Bytes(16 * KIB), Bytes(48 * KIB)];
 
+/// Where the third copy is if the data reach over its place at the tail.
+pub(crate) const INNER_COPY: Bytes = Bytes(28 * KIB);
+
 /// What is left free at the end, after the superblock's copy: a backup partition table that some tool writes there does
 /// not destroy it.
 pub(crate) const TAIL_BYTES: u64 = 64 * KIB;
@@ -99,27 +102,32 @@ impl Areas {
         })
     }
 
-    /// The areas of a member of the given size whose data are in place already, from `data` on: the log has all that
-    /// the head leaves it. `None` when the head has no room there, or the data are not at a place that they can have.
+    /// The areas of a member of the given size whose data are in place already: from `data` on, at least to `end`. The
+    /// log has all that the head leaves it. `None` when the head has no room there, or the data are not at a place that
+    /// they can have.
     #[must_use]
-    pub(crate) fn around(member_size: Bytes, data: Bytes) -> Option<Self> {
+    pub(crate) fn around(member_size: Bytes, data: Bytes, end: Bytes) -> Option<Self> {
         let [.., tail] = positions(member_size)?;
-        let has_room = data.0 >= HEAD_STEP.0 && data.0.is_multiple_of(HEAD_STEP.0) && data < tail;
+        let has_room = data.0 >= HEAD_STEP.0 && data.0.is_multiple_of(HEAD_STEP.0) && data < end && end <= member_size;
         has_room.then(|| Self {
             member_size,
             bitmap: between(BITMAP_START, BAD_BLOCKS_START),
             bad_blocks: between(BAD_BLOCKS_START, LOG_START),
             log: between(LOG_START, data.0),
             sums: between(data.0, data.0),
-            data: between(data.0, tail.0),
+            data: between(data.0, end.max(tail).0),
         })
     }
 
-    /// The least size of a member whose data end at `end`.
+    /// Where the three copies of the superblock are: the slots for even and for odd revisions; and the tail, or a place
+    /// in the head if the data reach over that.
+    ///
+    /// # Panics
+    /// When the member is below [`MEMBER_MIN`].
     #[must_use]
-    pub(crate) fn size_around(end: Bytes) -> Bytes {
-        let tail = end.0.next_multiple_of(SUPERBLOCK_BYTES as u64);
-        Bytes(tail.saturating_add(TAIL_BYTES)).max(MEMBER_MIN)
+    pub fn copies(&self) -> [Bytes; 3] {
+        let [even, odd, tail] = positions(self.member_size).expect("a member has room for its superblocks");
+        [even, odd, if self.data.end().is_some_and(|end| end <= tail) { tail } else { INNER_COPY }]
     }
 
     /// How large the log of a member is unless somebody wants another: 1/16 of the member, at most 512 MiB, beside what
@@ -136,10 +144,12 @@ impl Areas {
     }
 
     /// The areas of the member when it has grown to this size: the data reaches to the new tail, and checksums have
-    /// what is left before the data.
+    /// what is left before the data. As they are if it has not grown, or not by enough for a tail.
     #[must_use]
     pub(crate) fn grown(self, member_size: Bytes, has_sums: bool) -> Self {
-        let Some([.., tail]) = positions(member_size).filter(|_| member_size >= self.member_size) else { return self };
+        let end = self.data.end().unwrap_or(Bytes(u64::MAX));
+        let has_grown = |&[.., tail]: &[Bytes; 3]| member_size >= self.member_size && tail >= end;
+        let Some([.., tail]) = positions(member_size).filter(has_grown) else { return self };
         let sums = if has_sums { Bytes(self.data.offset.0 - self.sums.offset.0) } else { self.sums.size };
         Self {
             member_size,
@@ -192,13 +202,17 @@ impl Areas {
     /// Whether the areas are aligned, in order, apart from each other and from the superblocks, and hold `used`
     /// sectors.
     pub(super) fn are_sound(&self, used: Sectors) -> bool {
-        let Some([_, last_slot, tail]) = positions(self.member_size) else { return false };
+        if self.member_size < MEMBER_MIN {
+            return false;
+        }
+        let [_, last_slot, last_copy] = self.copies();
+        let end_max = if last_copy == INNER_COPY { self.member_size } else { last_copy };
         let page = SUPERBLOCK_BYTES as u64;
         let mut free_from = Bytes(last_slot.0 + page);
         for area in [self.bitmap, self.bad_blocks, self.log, self.sums, self.data] {
             let is_aligned = area.offset.0.is_multiple_of(page) && area.size.0.is_multiple_of(page);
             let Some(end) = area.end() else { return false };
-            if !is_aligned || area.offset < free_from || end > tail {
+            if !is_aligned || area.offset < free_from || end > end_max {
                 return false;
             }
             free_from = end;
@@ -208,8 +222,8 @@ impl Areas {
     }
 }
 
-/// Where the superblock's copies are on a member of this size: the slots for even and for odd revisions, and the tail.
-/// `None` when the member is below [`MEMBER_MIN`].
+/// Where the superblock's copies are on a member of this size: the slots for even and for odd revisions, and the tail, if
+/// the data leave room for that ([`Areas::copies`]). `None` when the member is below [`MEMBER_MIN`].
 #[must_use]
 pub fn positions(member_size: Bytes) -> Option<[Bytes; 3]> {
     let page = SUPERBLOCK_BYTES as u64;

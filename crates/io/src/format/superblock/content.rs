@@ -4,7 +4,7 @@ use uraid_layout::reshape::Course;
 use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
-use super::areas::{Area, Areas, positions};
+use super::areas::{Area, Areas};
 use super::logs::{LogChange, LogChangeError, LogDevices};
 use super::reshape::Reshape;
 use super::scrub::{ScrubHistory, ScrubRun};
@@ -240,19 +240,19 @@ impl Superblock {
         members.iter().enumerate().map(one).collect()
     }
 
-    /// Where this version of the superblock is written: its slot at the head, and the tail. One flush for both is
+    /// Where this version of the superblock is written: its slot at the head, and the last copy. One flush for both is
     /// enough, since the other slot at the head keeps the version before.
     #[must_use]
     pub fn write_positions(&self) -> [Bytes; 2] {
-        let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
+        let [even, odd, last] = self.areas.copies();
         let head = if self.revision.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd };
-        [head, if planted!(HeadOnly) { head } else { tail }]
+        [head, if planted!(HeadOnly) { head } else { last }]
     }
 
     /// Where the version before this one is, and the next one goes: the other slot at the head.
     #[must_use]
     pub fn other_position(&self) -> Bytes {
-        let [even, odd, _] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
+        let [even, odd, _] = self.areas.copies();
         if self.revision.0.is_multiple_of(2) { odd } else { even }
     }
 
