@@ -134,6 +134,9 @@ fn whoever_grows_or_reshapes_a_stopped_array_is_told_which_member_hangs() {
         (Some(["reshape", "--begin", "--add", "new"]), &["reshape", "--add", "new"]),
     ] {
         let mut array = Array5::of(MEMBER_BYTES / 2);
+        let server = Server::start(&array.array);
+        let _ = ask(&array.array, &["wait"]).success();
+        let _ = server.stop();
         let (members, new) = (array.array.members().to_vec(), array.array.path("new"));
         File::create(&new).unwrap();
         for path in [&members[0], &members[2], &new] {
