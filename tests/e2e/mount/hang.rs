@@ -22,7 +22,7 @@ use uraid_tests::shape;
 use super::super::control::scrub::Events;
 use super::super::control::{ask, status, until};
 use super::fuse::{Before, Fuse};
-use super::logged;
+use super::{lines_of, logged};
 
 const MEMBER_BYTES: usize = 8 << 20;
 
@@ -162,8 +162,7 @@ fn whoever_grows_or_reshapes_a_stopped_array_is_told_which_member_hangs() {
 fn is_told_who_hangs(words: Vec<OsString>, hung: &Path) -> Child {
     let mut command = command();
     let mut child = command.args(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let waiting = said.into_iter().find(|line| line.contains("waiting for "));
+    let waiting = lines_of(child.stderr.take().unwrap()).find(|line| line.contains("waiting for "));
     child.kill().unwrap();
     let waiting = waiting.expect("it says for whom it waits");
     assert!(waiting.contains(hung.to_str().unwrap()), "{waiting}");
