@@ -165,8 +165,9 @@ struct Found<'a> {
 }
 
 /// Makes an array of the members at `paths`, in the order of their slots, and leaves it closed and clean. Files that do
-/// not exist are created, and empty ones, which an attempt that was cut off may have left, get their size. Where anything has to be zeroed, `progress` gets the bytes zeroed so far on all members
-/// together, and how many there will be.
+/// not exist are created, and empty ones, which an attempt that was cut off may have left, get their size. Where
+/// anything has to be zeroed, `progress` gets the bytes zeroed so far on all members together, and how many there will
+/// be.
 ///
 /// # Errors
 /// See [`CreateError`].
