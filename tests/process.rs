@@ -95,6 +95,8 @@ pub struct Memory {
 
 /// How long a daemon may take to begin, and to end after it was asked to.
 const DAEMON_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long to wait for a process that was killed.
+const KILLED_TIME_MAX: Duration = Duration::from_secs(10);
 /// Between two looks at a daemon, which is nobody's child here.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
@@ -331,9 +333,10 @@ impl Drop for Process {
         if let Some(daemon) = self.daemon {
             end_daemon(daemon);
         }
-        // Neither can fail in a way that matters: a child that was reaped already is not signalled again.
+        // Neither can fail in a way that matters: a child that was reaped already is not signalled again. One that the
+        // kernel has wait for a member that hangs does not end before the member fails, whose owner may be dropped next.
         drop(self.child.kill());
-        drop(self.child.wait());
+        drop(self.wait(KILLED_TIME_MAX));
     }
 }
 

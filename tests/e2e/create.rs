@@ -3,12 +3,13 @@
 mod configure;
 mod cut;
 
-use std::fs::OpenOptions;
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
-use uraid_tests::image::{Random, assert_same};
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
@@ -116,6 +117,35 @@ fn members_have_the_size_asked_for_and_their_space() {
         }
         assert_eq!(array.examine()["name"], "tank");
     }
+}
+
+/// A create that was killed as it began leaves empty files: the same command makes the array.
+#[test]
+fn files_that_were_left_empty_become_members() {
+    for count in [1, 3] {
+        let array = Array::planned(&shape::raid5_of_3());
+        for member in &array.members()[..count] {
+            File::create(member).unwrap();
+        }
+        let _ = array.run_create(MEMBER_BYTES, &[]).success();
+        for member in array.members() {
+            let metadata = std::fs::metadata(member).unwrap();
+            assert_eq!(metadata.len(), MEMBER_BYTES as u64);
+            assert!(metadata.blocks() * 512 >= metadata.len(), "{}: preallocated", member.display());
+        }
+        let server = Server::start(&array);
+        let image = Random::new(7).bytes(array.expected_size());
+        write_export(server.uri(), &image);
+        assert_same(&read_export(server.uri()), &image, "what was written");
+        let _ = server.stop();
+    }
+    // Where the array can't be made they stay empty.
+    let array = Array::planned(&shape::raid5_of_3());
+    let (empty, impossible) = (&array.members()[0], array.path("none").join("file"));
+    File::create(empty).unwrap();
+    let words = ["create", "--level", "1", "--size", "16M"].map(OsString::from).into_iter();
+    let _ = binary::uraid(words.chain([empty.into(), impossible.into()])).code_is(1);
+    assert_eq!(std::fs::metadata(empty).unwrap().len(), 0);
 }
 
 #[test]

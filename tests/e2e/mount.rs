@@ -12,10 +12,10 @@ mod reshape;
 mod sectors;
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
+use std::io::{BufRead as _, BufReader, Read, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,14 +36,26 @@ fn logged(array: &Array, options: &[&str]) -> (Command, impl Iterator<Item = Str
     let (sender, lines) = channel();
     let fifo = log.clone();
     // Opening it waits for the server. Nobody else has it open for writing, so that it ends with the server.
-    std::thread::spawn(move || {
-        let reader = BufReader::new(File::open(fifo).unwrap());
-        reader.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
-    });
+    std::thread::spawn(move || send_lines(File::open(fifo).unwrap(), &sender));
     let server = Server::command(array, array.members(), options);
     let mut command = Command::new("bash");
     command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(&log).arg(server.get_program()).args(server.get_args());
-    (command, lines.into_iter())
+    (command, patiently(lines))
+}
+
+/// The lines that a pipe has. They end with it, or when none comes for too long.
+fn lines_of(pipe: impl Read + Send + 'static) -> impl Iterator<Item = String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || send_lines(pipe, &sender));
+    patiently(lines)
+}
+
+fn send_lines(pipe: impl Read, sender: &Sender<String>) {
+    BufReader::new(pipe).lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+}
+
+fn patiently(lines: Receiver<String>) -> impl Iterator<Item = String> + use<> {
+    std::iter::from_fn(move || lines.recv_timeout(CLIENT_TIME_MAX).ok())
 }
 
 /// An export as a loop device, on a mount point of its own; taken down again when dropped.

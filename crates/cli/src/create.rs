@@ -31,7 +31,7 @@ pub(crate) struct CreateArgs {
     /// Name of the array
     #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
     name: String,
-    /// Size of each member; creates files that do not exist
+    /// Size of each member; creates files that do not exist, and gives empty ones their size
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     size: Option<Bytes>,
     #[command(flatten)]

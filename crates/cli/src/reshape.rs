@@ -12,7 +12,7 @@ use uraid_io::array::{
     Array, Found, GrowError, OpenOptions, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target,
     UnderWay, open_for_reshape,
 };
-use uraid_io::disk::UringDisk;
+use uraid_io::disk::Disk;
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Spec};
 use uraid_serve::client::Client;
@@ -291,7 +291,7 @@ fn resume(args: &ReshapeArgs, under_way: UnderWay) -> Result<()> {
 }
 
 /// Moves the content, and shows the array that comes of it.
-fn carry_out(args: &ReshapeArgs, reshaping: Reshaping<UringDisk>, is_back: bool) -> Result<()> {
+fn carry_out(args: &ReshapeArgs, reshaping: Reshaping<impl Disk>, is_back: bool) -> Result<()> {
     let (kept, course) = (reshaping.state().kept, reshaping.course().clone());
     // What was there before `--size` cut it is not known any more; what is as large as it was may become larger.
     let is_whole = course.from().capacity() == kept;

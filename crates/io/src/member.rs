@@ -172,6 +172,11 @@ impl Member {
         }
     }
 
+    /// Whether it is a file that has nothing in it.
+    pub(crate) fn is_empty_file(&self) -> bool {
+        self.file().is_some() && self.size() == Bytes(0)
+    }
+
     /// Whether it is an export of an NBD server.
     #[must_use]
     pub fn is_export(&self) -> bool {
@@ -205,6 +210,27 @@ impl Member {
     /// When the path exists, the file system has no room, or a system call fails.
     pub fn create(path: &Path, size: Bytes, allocation: Allocation) -> Result<Self, MemberError> {
         create::new_file(path, size, allocation, || Self::open(path, Access::ReadWrite))
+    }
+
+    /// Gives an empty file `size` zero bytes, and makes it and its name durable. Where that fails it is empty again.
+    ///
+    /// # Errors
+    /// When the file system has no room, or a system call fails.
+    ///
+    /// # Panics
+    /// If it is an export.
+    pub(crate) fn fill(&self, size: Bytes, allocation: Allocation) -> Result<(), MemberError> {
+        let file = self.file().expect("only a file is empty");
+        create::fill(file, &self.path, size, allocation).inspect_err(|_| self.empty())?;
+        self.size.store(size.0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes everything out of a file.
+    pub(crate) fn empty(&self) {
+        if let Some(Err(error)) = self.file().map(|file| file.set_len(0)) {
+            tracing::warn!(path = %self.path.display(), %error, "a member file that was empty is left as it is now");
+        }
     }
 
     /// Opens and locks one member. Waits for two seconds for whoever uses it, who may only be looking, and for ten

@@ -42,5 +42,5 @@ pub use info::{BlockSizes, ExportInfo};
 pub use server::{
     Connections, Dispatcher, Drain, Ending, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener,
     Parting, RateLimits, Rates, Reception, ReplySlot, RequestMemory, Scheme, Served, Server, SharedExports, SocketFile,
-    Tls, TlsClients, TlsError, UnixSocket, descriptors_needed,
+    Tls, TlsClients, TlsError, UnixSocket, descriptors_needed, when_woken,
 };

@@ -31,6 +31,7 @@ mod shared;
 mod socket;
 mod stream;
 mod tls;
+mod woken;
 
 use std::{cell::Cell, future::Future, rc::Rc, sync::Arc, time::Duration};
 
@@ -55,6 +56,7 @@ pub use reception::Reception;
 pub use served::{Ending, Served};
 pub use shared::SharedExports;
 pub use socket::{SocketFile, UnixSocket};
+pub use woken::when_woken;
 
 use crate::{Error, Export};
 use budget::Budget;

@@ -20,7 +20,7 @@ use uraid_io::engine::Fill;
 use uraid_layout::Bytes;
 use uraid_nbd::{
     Command, Connections, Dispatcher, Ending, Export, ExportInfo, Incoming, Limits, Listener, NbdError, Parting,
-    Payload, Rates, ReplySlot, RequestMemory, Served, Server, Tls,
+    Payload, Rates, ReplySlot, RequestMemory, Served, Server, Tls, when_woken,
 };
 
 use crate::calls::{Call, Caller, Callers, Message, Queue, Report};
@@ -141,7 +141,7 @@ fn run(
         meter: Meter::new(recorder),
         request_memory: OnceCell::new(),
     });
-    LocalSet::new().block_on(&runtime, async {
+    let served = async {
         let server = Server::new(Rc::clone(&remote), limits, tls)?.paced_by(rates);
         remote.request_memory.set(server.request_memory()).expect("there is one server");
         let (receiving, spinning) = (Rc::clone(&remote), Rc::clone(&remote));
@@ -151,7 +151,8 @@ fn run(
         }
         let served = server.serve_incoming(incoming).await;
         Ok((served, remote.report()))
-    })
+    };
+    LocalSet::new().block_on(&runtime, when_woken(served))
 }
 
 /// The array as a connection thread's clients see it.

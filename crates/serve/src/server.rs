@@ -16,7 +16,7 @@ use anyhow::Result;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::{Ending, Endpoint, ExportInfo, Listener, RateLimits, Rates, Scheme, Tls, UnixSocket};
+use uraid_nbd::{Ending, Endpoint, ExportInfo, Listener, RateLimits, Rates, Scheme, Tls, UnixSocket, when_woken};
 
 use crate::captive::{self, Captive};
 use crate::clients::Clients;
@@ -121,7 +121,7 @@ pub struct Reachable<'a> {
 /// As `served`, and if there can be no event loop.
 pub fn run<T>(served: impl Future<Output = Result<T>>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served = LocalSet::new().block_on(&runtime, served);
+    let served = LocalSet::new().block_on(&runtime, when_woken(served));
     // A hanging file system must not delay the exit.
     runtime.shutdown_background();
     served

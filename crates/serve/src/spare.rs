@@ -21,13 +21,15 @@ pub struct Spare {
     pub(crate) is_given_up: bool,
     /// It did not answer, and is not tried until it does.
     pub is_silent: bool,
+    /// It is about to be a member.
+    pub(crate) is_taken: bool,
 }
 
 impl Spare {
     /// A spare that can be taken, as far as is known.
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path, problem: None, is_given_up: false, is_silent: false }
+        Self { path, problem: None, is_given_up: false, is_silent: false, is_taken: false }
     }
 
     /// Whether it may be tried.

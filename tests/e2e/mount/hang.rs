@@ -1,17 +1,17 @@
 //! A member that hangs, for real: a file on a FUSE file system whose server is stopped.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use uraid_tests::array::Array;
-use uraid_tests::binary::command;
+use uraid_tests::binary::{command, uraid};
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Client;
 use uraid_tests::process::Process;
@@ -22,7 +22,7 @@ use uraid_tests::shape;
 use super::super::control::scrub::Events;
 use super::super::control::{ask, status, until};
 use super::fuse::{Before, Fuse};
-use super::logged;
+use super::{lines_of, logged};
 
 const MEMBER_BYTES: usize = 8 << 20;
 
@@ -36,12 +36,17 @@ struct Array5 {
 
 impl Array5 {
     fn create() -> Self {
+        Self::of(MEMBER_BYTES)
+    }
+
+    /// Of members that use so much.
+    fn of(used_bytes: usize) -> Self {
         let array = Array::planned(&shape::raid5_of_3());
         let (disk, pipe) = (array.path("disk"), array.path("pipe"));
         File::create(&disk).unwrap().set_len(MEMBER_BYTES as u64).unwrap();
         let flush = format!("if [ -p {0} ]; then cat {0}; fi; ", pipe.display());
         let fuse = Fuse::on(array.members()[1].clone(), &disk, MEMBER_BYTES, &Before { flush, ..Before::default() });
-        let _ = array.run_create(MEMBER_BYTES, &[]).success();
+        let _ = array.run_create(used_bytes, &[]).success();
         Self { array, fuse, pipe }
     }
 
@@ -64,6 +69,14 @@ impl Array5 {
     /// The next flush has no end.
     fn hang_flushes(&self) {
         mkfifoat(CWD, &self.pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    }
+
+    /// Flushes end again.
+    fn end_flushes(&self) {
+        let pipe = File::options().read(true).write(true).open(&self.pipe).unwrap();
+        fs::remove_file(&self.pipe).unwrap();
+        // Whoever reads it finds its end.
+        drop(pipe);
     }
 
     /// What hangs fails.
@@ -103,21 +116,57 @@ fn whoever_creates_or_wipes_is_told_which_member_hangs() {
     let hung = array.fuse.file().to_owned();
     let create = ["create", "--force", "--level", "5"].map(OsString::from);
     let create = create.into_iter().chain(array.array.members().iter().map(OsString::from)).collect();
-    let mut running = Vec::new();
-    for words in [create, vec!["wipe".into(), hung.clone().into()]] as [Vec<OsString>; 2] {
-        let mut command = command();
-        let mut child = command.args(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let said = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let waiting = said.into_iter().find(|line| line.contains("waiting for ")).unwrap();
-        assert!(waiting.contains(hung.to_str().unwrap()), "{waiting}");
-        child.kill().unwrap();
-        running.push(child);
-    }
+    let all = [create, vec!["wipe".into(), hung.clone().into()]] as [Vec<OsString>; 2];
+    let running = all.map(|words| is_told_who_hangs(words, &hung));
     // Until then the kernel keeps the remains of processes.
     array.fail();
-    for child in &mut running {
+    for mut child in running {
         let _ = child.wait().unwrap();
     }
+}
+
+/// Also when it hangs only at the end.
+#[test]
+fn whoever_grows_or_reshapes_a_stopped_array_is_told_which_member_hangs() {
+    for (before, words) in [
+        (None, &["grow"][..]),
+        (None, &["reshape", "--begin", "--add", "new"]),
+        (Some(["reshape", "--begin", "--add", "new"]), &["reshape", "--add", "new"]),
+    ] {
+        let mut array = Array5::of(MEMBER_BYTES / 2);
+        let server = Server::start(&array.array);
+        let _ = ask(&array.array, &["wait"]).success();
+        let _ = server.stop();
+        let (members, new) = (array.array.members().to_vec(), array.array.path("new"));
+        File::create(&new).unwrap();
+        for path in [&members[0], &members[2], &new] {
+            File::options().write(true).open(path).unwrap().set_len(MEMBER_BYTES as u64).unwrap();
+        }
+        let all = |words: &[&str]| -> Vec<OsString> {
+            let path = |word: &&str| if *word == "new" { new.clone().into() } else { OsString::from(word) };
+            words.iter().map(path).chain(members.iter().map(OsString::from)).collect()
+        };
+        if let Some(before) = before {
+            let _ = uraid(all(&before)).success();
+        }
+        array.hang_flushes();
+        let mut child = is_told_who_hangs(all(words), array.fuse.file());
+        // Until then the kernel keeps the remains of the process.
+        array.fail();
+        let _ = child.wait().unwrap();
+    }
+}
+
+/// A command that says that it waits for a file, and was killed then.
+#[track_caller]
+fn is_told_who_hangs(words: Vec<OsString>, hung: &Path) -> Child {
+    let mut command = command();
+    let mut child = command.args(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let waiting = lines_of(child.stderr.take().unwrap()).find(|line| line.contains("waiting for "));
+    child.kill().unwrap();
+    let waiting = waiting.expect("it says for whom it waits");
+    assert!(waiting.contains(hung.to_str().unwrap()), "{waiting}");
+    child
 }
 
 #[test]
@@ -232,6 +281,35 @@ fn a_stop_that_waits_for_a_member_that_hangs_answers_administrators() {
         array.fail();
         let _ = server.end().code_is(1);
     }
+}
+
+/// Whoever waits for the array waits for that, too.
+#[test]
+fn a_spare_that_is_about_to_join_is_still_shown() {
+    let array = Array5::create();
+    let (disk, begun) = (array.array.path("spare.disk"), array.array.path("begun"));
+    File::create(&disk).unwrap().set_len(MEMBER_BYTES as u64).unwrap();
+    // When it has become a member, others are told of that, and one of them does not answer.
+    let (pipe, begun) = (array.pipe.display(), begun.display());
+    let write = format!("if ! [ -e {begun} ]; then touch {begun}; mkfifo -m 600 {pipe}; fi; ");
+    let spare = Fuse::on(array.array.path("spare"), &disk, MEMBER_BYTES, &Before { write, ..Before::default() });
+    let (events, hook) = Events::new(&array.array);
+    let path = spare.file().to_str().unwrap();
+    // Longer than the test may take.
+    let options = ["--spare", path, "--write-deadline", "10m", "--on-event", hook.to_str().unwrap()];
+    let server = Server::start_members(&array.array, array.array.members(), &options);
+    let _ = ask(&array.array, &["fail", "0"]).success();
+    let _ = events.until("spare-taken");
+    let now = status(&array.array);
+    assert_eq!((&now["health"]["missing"], &now["spares"][0]["path"]), (&json!([0]), &json!(path)), "{now:#}");
+    assert_eq!(now["spares"][0]["problem"], json!(null), "{now:#}");
+    let mut wait = command();
+    wait.args(["wait", "--socket"]).arg(server.socket());
+    let waiting = Process::start(wait);
+    array.end_flushes();
+    let _ = waiting.finish(CLIENT_TIME_MAX).success();
+    assert_eq!(status(&array.array)["spares"], json!([]));
+    let _ = server.stop();
 }
 
 #[test]

@@ -258,6 +258,39 @@ fn a_stop_that_waits_for_room_says_what_it_waits_for() {
     let _ = server.stop();
 }
 
+/// A stop that is insisted on ends although there never is room. It says what is lost, which is nothing that was flushed.
+#[test]
+fn a_stop_by_force_on_a_full_file_system_loses_only_what_was_not_flushed() {
+    let (tmpfs, array) = on_small_tmpfs(&shape::raid0_of_4());
+    let server = Server::start_members(&array, array.members(), &["--cache-size", "64M"]);
+    let data = Random::new(3).bytes(2 * HALF_STRIPE);
+    let (flushed, cached) = data.split_at(HALF_STRIPE);
+    let mut client = server.connect();
+    client.write(0, flushed);
+    client.flush();
+    tmpfs.fill();
+    client.write(4 * HALF_STRIPE, cached);
+    client.disconnect();
+    let _ = until(&array, "nobody waits", |now| state(now) == "stalled");
+    let mut command = command();
+    command.args(["stop", "--force", "--socket"]).arg(server.socket());
+    let first = Process::start(command);
+    let _ = until(&array, "it does not stop", |now| !now["stopping"].is_null());
+    let second = ask(&array, &["stop", "--force"]);
+    let path = array.members()[0].to_str().unwrap();
+    for stop in [first.finish(CLIENT_TIME_MAX), second] {
+        let said = stop.code_is(1).stderr;
+        let lost = "what was not flushed of 128 KiB that clients have written is lost";
+        assert!(said.contains("gave up waiting for ") && said.contains("which has no room"), "{said}");
+        assert!(said.contains(path) && said.contains(lost), "{said}");
+    }
+    let _ = server.end().code_is(1);
+    tmpfs.make_room();
+    let server = Server::start(&array);
+    assert_same(&read_export(server.uri())[..HALF_STRIPE], flushed, "what was flushed");
+    let _ = server.stop();
+}
+
 /// What an array did not finish is finished when there is room, and no member is given up for want of it.
 #[test]
 fn a_start_waits_for_room() {

@@ -179,6 +179,33 @@ fn certificates_that_are_no_good_change_nothing() {
     let _ = stop(server).success();
 }
 
+/// Whoever connects from then on gets the new certificate, and the array goes on.
+#[test]
+fn certificates_are_read_again_although_the_file_is_the_same() {
+    let several = Several::new(&["shared"]);
+    let certified = Certified::new();
+    let tls = format!("tls = 'require'\ntls-certificates = {:?}\n", certified.path("server"));
+    // On a Unix socket clients verify nobody.
+    let text = several.shared() + "listen = ['127.0.0.1:0']\n" + &tls + &several.table("shared", "");
+    let server = several.start(&text);
+    let status = several.status("shared");
+    let endpoints = status["endpoints"].as_array().unwrap().iter().map(|endpoint| endpoint.as_str().unwrap());
+    let address = endpoints.into_iter().find(|endpoint| endpoint.starts_with("127.0.0.1:")).unwrap();
+    let asked = |trusts: &str| {
+        let trusts = certified.path(trusts);
+        client("nbdinfo", ["--size", &format!("nbds://{address}/shared?tls-certificates={}", trusts.display())])
+    };
+    certified.issue_by_another("server", "stranger");
+    let _ = asked("anonymous").success();
+    let _ = asked("stranger").code_is(1);
+    let told = reload(&several, &server, &text).join("\n");
+    assert!(!told.contains("nothing has changed"), "{told}");
+    let _ = asked("stranger").success();
+    let _ = asked("anonymous").code_is(1);
+    let said = stop(server).success().stderr;
+    assert!(!said.contains("opened anew"), "{said}");
+}
+
 /// The file follows what `uraid replace` has done, and its clients stay.
 #[test]
 fn members_that_the_array_has_already_are_no_change() {

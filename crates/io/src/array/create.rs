@@ -165,8 +165,9 @@ struct Found<'a> {
 }
 
 /// Makes an array of the members at `paths`, in the order of their slots, and leaves it closed and clean. Files that do
-/// not exist are created. Where anything has to be zeroed, `progress` gets the bytes zeroed so far on all members
-/// together, and how many there will be.
+/// not exist are created, and empty ones, which an attempt that was cut off may have left, get their size. Where
+/// anything has to be zeroed, `progress` gets the bytes zeroed so far on all members together, and how many there will
+/// be.
 ///
 /// # Errors
 /// See [`CreateError`].
@@ -201,7 +202,7 @@ pub fn create(
     Geometry::new(spec)?;
     let logs = find_logs(&found, options, log_min)?;
     // Only now that nothing can be refused any more is anything changed.
-    let is_used = found.iter().any(|found| found.member.is_some());
+    let is_used = found.iter().filter_map(|found| found.member.as_ref()).any(|member| !member.is_empty_file());
     let content = if is_used { Content::Unknown } else { Content::Zeros };
     let new: Vec<&Path> = found.iter().filter(|found| found.member.is_none()).map(|found| found.path).collect();
     let members = make(&mut found, options)?;
@@ -244,6 +245,7 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Re
     for (index, path) in paths.iter().enumerate() {
         let member = if absent.contains(&path) { None } else { members.next() };
         let size = match (&member, options.size) {
+            (Some(member), Some(wanted)) if member.is_empty_file() => wanted,
             (Some(member), Some(wanted)) if member.size() < wanted => {
                 return Err(CreateError::Smaller { path: path.clone(), size: member.size(), wanted });
             }
@@ -282,12 +284,16 @@ fn find_logs(found: &[Found<'_>], options: &CreateOptions, needed: Bytes) -> Res
     options.logs.find(shares, &members, None)
 }
 
-/// Creates the files that do not exist; all or none of them.
+/// Creates the files that do not exist, and gives empty ones their size; all or none of them.
 fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>, CreateError> {
     let mut created: Vec<&Path> = Vec::new();
-    let mut members = Vec::with_capacity(found.len());
+    let (mut members, mut filled) = (Vec::with_capacity(found.len()), Vec::new());
     for found in found {
         let member = match found.member.take() {
+            Some(member) if member.is_empty_file() => {
+                filled.push(members.len());
+                member.fill(found.areas.member_size, options.allocation).map(|()| member)
+            }
             Some(member) => Ok(member),
             None => Member::create(found.path, found.areas.member_size, options.allocation)
                 .inspect(|_| created.push(found.path)),
@@ -296,6 +302,7 @@ fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>,
             Ok(member) => members.push(member),
             Err(error) => {
                 created.into_iter().for_each(unmake);
+                filled.into_iter().filter_map(|index| members.get(index)).for_each(Member::empty);
                 return Err(error.into());
             }
         }

@@ -97,7 +97,8 @@ impl Array<UringDisk> {
         Self::of(named, options, stale, patience, disk)
     }
 
-    /// See [`grow`]; each member is as large as it was found.
+    /// See [`grow`]; each member is as large as it was found. A member that does not answer is waited for, which the
+    /// log says.
     ///
     /// # Errors
     /// See there.
@@ -107,7 +108,10 @@ impl Array<UringDisk> {
     pub fn grow(self, used: Option<Bytes>) -> Result<Self, GrowError> {
         let members = self.assembled.disk.members();
         let sizes: Vec<Option<Bytes>> = members.iter().map(|member| Some(member.as_ref()?.size())).collect();
-        let assembled = grow(self.assembled, &sizes, used)?;
+        let names = names(&self.paths, &self.log_paths);
+        let watched = self.assembled.with_disk(|disk| Some(Watched::new(disk, names, Patience::endless())));
+        let grown = grow(watched.expect("it has another disk"), &sizes, used)?;
+        let assembled = grown.with_disk(Watched::into_inner).expect("who waits for ever gives nothing up");
         let superblock = assembled.record.any().clone();
         let geometry = assembled.geometry.clone();
         Ok(Self { superblock, geometry, assembled, ..self })

@@ -6,6 +6,7 @@
 //!
 //! It does not decide who can be done without.
 
+use std::borrow::BorrowMut;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -31,11 +32,11 @@ pub struct Patience {
 
 /// A disk whose operations are given up when they take too long; all later ones on the same member at once, and without
 /// reaching it.
-pub(super) struct Watched<'a, D> {
+pub(super) struct Watched<D, P> {
     inner: Deadline<D>,
     /// By place.
     paths: Vec<PathBuf>,
-    patience: &'a mut Patience,
+    patience: P,
     pace: Pace,
     /// Members that are said to be waited for.
     late: BTreeSet<MemberIndex>,
@@ -127,9 +128,9 @@ impl fmt::Debug for Patience {
     }
 }
 
-impl<'a, D: Disk> Watched<'a, D> {
+impl<D: Disk, P: BorrowMut<Patience>> Watched<D, P> {
     /// Watches over a disk with members at these paths, by place.
-    pub(super) fn new(inner: D, paths: Vec<PathBuf>, patience: &'a mut Patience) -> Self {
+    pub(super) fn new(inner: D, paths: Vec<PathBuf>, patience: P) -> Self {
         let inner = Deadline::new(inner);
         let (late, given_up) = (BTreeSet::new(), BTreeSet::new());
         Self { inner, paths, patience, pace: Pace::new(), late, given_up, refused: Vec::new() }
@@ -143,7 +144,8 @@ impl<'a, D: Disk> Watched<'a, D> {
     /// Says what takes long, and gives up what takes too long.
     fn look(&mut self) {
         self.inner.tick();
-        (self.patience.tick)();
+        let patience = self.patience.borrow_mut();
+        (patience.tick)();
         let pending: Vec<Late> = self.inner.pending().filter(|op| !op.is_abandoned).collect();
         // Room is made by somebody; only a member that is alone on its file system is left out for want of it.
         let is_alone = |&member: &MemberIndex| self.inner.inner().kin(member) == MemberSet::EMPTY.with(member);
@@ -154,10 +156,10 @@ impl<'a, D: Disk> Watched<'a, D> {
             if op.age >= ticks_of(SAID_AFTER) && self.late.insert(op.member) {
                 tracing::warn!("waiting for {}: {}", path.display(), op.name);
             }
-            let is_over = self.patience.is_over(op.age) && !waits_for_room.contains(op.member);
+            let is_over = patience.is_over(op.age) && !waits_for_room.contains(op.member);
             if is_over && self.given_up.insert(op.member) {
-                let deadline = self.patience.deadline.unwrap_or_default();
-                self.patience.hung.push(MemberError::Silent { path: path.clone(), action: op.name.verb(), deadline });
+                let deadline = patience.deadline.unwrap_or_default();
+                patience.hung.push(MemberError::Silent { path: path.clone(), action: op.name.verb(), deadline });
             }
         }
         for op in pending.iter().filter(|op| self.given_up.contains(&op.member)) {
@@ -166,7 +168,7 @@ impl<'a, D: Disk> Watched<'a, D> {
     }
 }
 
-impl<D: Disk> Disk for Watched<'_, D> {
+impl<D: Disk, P: BorrowMut<Patience>> Disk for Watched<D, P> {
     fn submit(&mut self, op: DiskOp) {
         if self.given_up.contains(&op.member) {
             let info = op.info();

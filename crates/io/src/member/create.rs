@@ -33,7 +33,8 @@ pub(super) fn new_file<T>(
     made
 }
 
-fn fill(file: &File, path: &Path, size: Bytes, allocation: Allocation) -> Result<(), MemberError> {
+/// Gives an empty file `size` zero bytes and makes it and its name durable.
+pub(super) fn fill(file: &File, path: &Path, size: Bytes, allocation: Allocation) -> Result<(), MemberError> {
     let allocated = match allocation {
         Allocation::Full => fallocate(file, FallocateFlags::empty(), 0, size.0).map_err(io::Error::from),
         Allocation::Sparse => file.set_len(size.0),

@@ -24,6 +24,7 @@ use super::{
     rates::Pacer,
     receive::ReceiveBuffer,
     stream::{Portable, Stream},
+    woken::when_woken,
 };
 use crate::{
     Command, Error, Export, NbdError, Span,
@@ -158,21 +159,25 @@ async fn serve<S: Stream, E: Export>(
     let mut is_settled = false;
     let ended = loop {
         let stopping = connection.stopping;
-        tokio::select! {
+        let rest = when_woken(interruption(permit, &outbox, is_settled, &mut idle, &mut draining, stopping));
+        let interruption = tokio::select! {
             biased;
             ended = connection.run() => break ended,
-            () = permit.asked() => permit.answer(connection.stream.is_closed()),
-            () = outbox.settled(), if !is_settled => {
+            interruption = rest => interruption,
+        };
+        match interruption {
+            Interruption::Asked => permit.answer(connection.stream.is_closed()),
+            Interruption::Settled => {
                 is_settled = true;
                 permit.settle();
             }
-            () = permit.evicted() => break Err(Error::Stuck),
-            () = idle.tick() => {
+            Interruption::Evicted => break Err(Error::Stuck),
+            Interruption::Tick => {
                 if let Some(limit) = limits.idle_timeout.filter(|_| idle.is_over(connection.moved_at_rest())) {
                     break Err(Error::Idle { limit });
                 }
             }
-            further = stopping_further(&mut draining, stopping) => {
+            Interruption::Stopping(further) => {
                 if stopping == Stopping::Parting {
                     let peer = permit.peer();
                     warn!(%peer, "a client did not end its requests in time to go on: it is disconnected");
@@ -194,6 +199,39 @@ async fn serve<S: Stream, E: Export>(
     permit.answer(true);
     outbox.settled().await;
     ended.map(|()| parting)
+}
+
+/// What happens to a connection beside its client's requests: rarely.
+enum Interruption {
+    /// Somebody asks whether it is closed.
+    Asked,
+    /// Its client has made its last request, and nothing changes any more.
+    Settled,
+    /// Its permit is given to somebody else.
+    Evicted,
+    /// It is time to look whether its client does anything.
+    Tick,
+    /// The shutdown has come so far.
+    Stopping(Stopping),
+}
+
+/// Waits for the next one. Cancel safe.
+async fn interruption<B: AsRef<[u8]>>(
+    permit: &Permit,
+    outbox: &Outbox<B>,
+    is_settled: bool,
+    idle: &mut Idle,
+    draining: &mut watch::Receiver<Stopping>,
+    stopping: Stopping,
+) -> Interruption {
+    tokio::select! {
+        biased;
+        () = permit.asked() => Interruption::Asked,
+        () = outbox.settled(), if !is_settled => Interruption::Settled,
+        () = permit.evicted() => Interruption::Evicted,
+        () = idle.tick() => Interruption::Tick,
+        further = stopping_further(draining, stopping) => Interruption::Stopping(further),
+    }
 }
 
 /// Has a client go to another process.

@@ -96,17 +96,15 @@ impl<D: LiveDisk> Spares<D> {
         let make = move || array::make_spare(&spare, options, &truth);
         let (made, _) = blocking::prepare(&self.reactor, path.clone(), make).await?;
         made?;
-        let mut spares = self.description.spares.borrow_mut();
-        spares.retain(|spare| spare.path != path);
-        spares.push(Spare::new(path));
+        self.put(&path.clone(), [Spare::new(path)]);
         Ok(Added { slot: None, uuid: None })
     }
 
-    /// Removes a spare. Returns false if there is none of this name.
+    /// Removes a spare. Returns false if there is none of this name, or only one that is about to be a member.
     pub(super) fn remove(&self, name: &str) -> bool {
         let mut spares = self.description.spares.borrow_mut();
         let count = spares.len();
-        spares.retain(|spare| spare.path.as_os_str() != name);
+        spares.retain(|spare| spare.path.as_os_str() != name || spare.is_taken);
         spares.len() < count
     }
 
@@ -152,17 +150,24 @@ impl<D: LiveDisk> Spares<D> {
         // If somebody uses this spare, the next one will do.
         let options = JoinOptions { size: None, allocation: Allocation::Full, force: false, wait: Wait::Never };
         let prepared = self.members.prepare_new(path.into(), options, slot).await?;
-        self.description.spares.borrow_mut().retain(|spare| spare.path != path);
         let taken = Member { uuid: prepared.uuid(), path: Some(path.into()) };
         self.description.set_member(slot, taken);
+        // It is shown until it is a member: whoever waits for the array sees that somebody is about to be rebuilt.
+        let spare = Spare::new(path.into());
+        self.put(path, [Spare { is_taken: true, ..spare.clone() }]);
         if let Some(watcher) = self.reactor.watcher() {
             watcher.tell(Event::SpareTaken(slot));
         }
         let joined = self.members.join(prepared).await;
-        if joined.is_err() {
-            self.description.spares.borrow_mut().push(Spare::new(path.into()));
-        }
+        self.put(path, joined.is_err().then_some(spare));
         joined
+    }
+
+    /// Has this be all that is known of spares at a path.
+    fn put(&self, path: &Path, now: impl IntoIterator<Item = Spare>) {
+        let mut spares = self.description.spares.borrow_mut();
+        spares.retain(|spare| spare.path != path);
+        spares.extend(now);
     }
 
     /// Refuses a spare that hangs: nobody waits for it, however long it takes to answer.

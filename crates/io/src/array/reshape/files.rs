@@ -21,8 +21,9 @@ use crate::array::error::OpenError;
 use crate::array::gather::{Named, Opened, gather};
 use crate::array::judge::{Candidate, SetAside, Verdict, judge};
 use crate::array::open::{Array, OpenOptions, check_sizes};
-use crate::array::wait::Patience;
-use crate::disk::{DEFAULT_DEPTH, UringDisk};
+use crate::array::wait::{Patience, Watched};
+use crate::disk::{DEFAULT_DEPTH, Disk, UringDisk};
+use crate::error::Error;
 use crate::format::superblock::{Reshape, Superblock};
 use crate::member::{Access, Member};
 
@@ -156,17 +157,16 @@ impl Prepared {
         rehearse_moves(reshaping, &marks)
     }
 
-    /// See [`begin_reshape`].
+    /// See [`begin_reshape`]. A member that does not answer is waited for, which the log says.
     ///
     /// # Errors
     /// See there.
-    pub fn begin(self, plan: ReshapePlan) -> Result<Reshaping<UringDisk>, ReshapeError> {
+    pub fn begin(self, plan: ReshapePlan) -> Result<Reshaping<impl Disk + use<>>, ReshapeError> {
         let Self { array, exchange } = self;
         begin_reshape(array.assembled, plan, Uuid::new_v4(), |disk| {
             let old = disk.members().to_vec();
             drop(disk);
-            let members = old.into_iter().chain(exchange.into_members().map(Some));
-            UringDisk::new(members.collect(), DEFAULT_DEPTH)
+            watched(old.into_iter().chain(exchange.into_members().map(Some)).collect())
         })
     }
 }
@@ -193,16 +193,24 @@ impl UnderWay {
         self.candidates.iter().any(|candidate| candidate.path == path)
     }
 
-    /// See [`Reshaping::found`].
+    /// See [`Reshaping::found`]. A member that does not answer is waited for, which the log says.
     ///
     /// # Errors
     /// See there.
-    pub fn open(self, is_back: bool, allow_degraded: bool) -> Result<Reshaping<UringDisk>, ReshapeError> {
+    pub fn open(self, is_back: bool, allow_degraded: bool) -> Result<Reshaping<impl Disk + use<>>, ReshapeError> {
         let Self { members, candidates, verdict } = self;
         let mut members: Vec<Option<Arc<Member>>> =
             members.into_iter().map(|opened| Some(Arc::new(opened.member))).collect();
         let present = verdict.slots.iter().map(|index| index.and_then(|index| members[index].take())).collect();
-        let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
+        let disk = watched(present)?;
         Reshaping::found(disk, &verdict, &candidates, is_back, allow_degraded)
     }
+}
+
+/// A disk of these members, by slot, that says in the log for which of them it waits.
+fn watched(members: Vec<Option<Arc<Member>>>) -> Result<impl Disk, Error> {
+    let path =
+        |member: &Option<Arc<Member>>| member.as_ref().map(|member| member.path().to_owned()).unwrap_or_default();
+    let paths = members.iter().map(path).collect();
+    Ok(Watched::new(UringDisk::new(members, DEFAULT_DEPTH)?, paths, Patience::endless()))
 }
