@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::path::PathBuf;
 
+use rustix::process::Signal;
+
 use super::{Exports, Kind, fails, nbdkit, returns};
 use crate::control::{ask, until};
 use uraid_tests::array::{Array, Content};
@@ -114,6 +116,36 @@ fn who_is_not_the_member_that_broke_does_not_return_in_its_place() {
         assert!(&std::fs::read(&file).unwrap() == found, "nothing is written to it");
     }
     std::fs::rename(&kept, &file).unwrap();
+    exports.restart(1);
+    returns(&exports.array, 1);
+    client.disconnect();
+    let _ = server.stop();
+}
+
+/// The server answers reads, so the member is taken back, and breaks before it is a member again.
+#[test]
+fn who_breaks_while_it_returns_is_asked_for_again() {
+    let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_returning("100ms", &["--read-deadline", "500ms", "--write-deadline", "1s"]);
+    let mut client = server.connect();
+    exports.kill(1);
+    client.write(0, &[1; 200_000]);
+    client.flush();
+    fails(&exports.array, 1);
+    for left in [exports.socket(1), exports.array.path("export1.pid")] {
+        std::fs::remove_file(left).unwrap();
+    }
+    let file = exports.array.members()[1].to_str().unwrap();
+    let slow = ["--filter=delay", "file", file, "wdelay=600"];
+    let (slow, _) = nbdkit(&exports.array.path(""), "export1", &slow);
+    let has_failed = |now: &serde_json::Value| {
+        let problem = now["members"][1]["away"]["problem"].as_str();
+        problem.is_some_and(|problem| !problem.contains("can't connect")) && now["members"][1]["state"] == "missing"
+    };
+    let now = until(&exports.array, "it breaks again", has_failed);
+    assert_eq!(now["members"][1]["away"]["waiting"], "server", "{now:#}");
+    slow.signal(Signal::KILL);
     exports.restart(1);
     returns(&exports.array, 1);
     client.disconnect();
