@@ -73,8 +73,9 @@ impl<'a> Rig<'a> {
         scene: impl FnOnce(&Self) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let load = load(&self.server);
-        scene(self).with_context(|| name.to_owned())?;
-        self.until("the member's return", |status| status["health"]["state"] == "whole")?;
+        let returned = |status: &Value| status["health"]["state"] == "whole";
+        let played = scene(self).and_then(|()| self.until("the member's return", returned));
+        played.with_context(|| name.to_owned())?;
         let output = load.finish(PATIENCE).success();
         // Notes of fio may precede the JSON.
         let text = output.text();
