@@ -310,12 +310,14 @@ fn what_a_member_missed_is_all_that_it_is_sent() {
     let server = exports.serve_array(&[]);
     let image = Random::new(93).bytes(exports.array.expected_size());
     write_export(server.uri(), &image);
-    // From here on nothing is in doubt.
+    // From here on nothing is in doubt but what is written now.
     let _ = server.stop();
     let server = exports.serve_array(&[]);
-    exports.kill(1);
     let mut client = server.connect();
     let data = Random::new(94).bytes(64 << 10);
+    client.write(0, &data[..4096]);
+    client.flush();
+    exports.kill(1);
     client.write(0, &data);
     client.flush();
     fails(&exports.array, 1);
