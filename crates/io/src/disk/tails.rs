@@ -156,6 +156,14 @@ mod tests {
     }
 
     #[test]
+    fn what_was_given_up_counts_where_it_is_as_much_as_should_be() {
+        let mut rig = Rig::new();
+        assert_eq!(rig.reads(100, 3000), Some(4096));
+        assert_eq!((rig.reads(981, 3000), rig.reads(9, 60_000)), (Some(4096), Some(4096)));
+        assert_eq!(rig.give_up(10), Some(65_536), "990 of a thousand took that long at most");
+    }
+
+    #[test]
     fn of_another_member_nothing_is_known() {
         let mut rig = Rig::new();
         assert_eq!((rig.reads(100, 3000), rig.give_up(1)), (Some(4096), Some(4096)));
