@@ -1,5 +1,9 @@
 //! Members that are exports of NBD servers: other people's, which are killed, stopped and started again, and our own.
 
+mod changes;
+mod hedging;
+mod lies;
+
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +23,8 @@ use super::control::{PATIENCE, ask, status, until};
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Nbdkit,
+    /// The same, which can be told to pause.
+    Pausing,
     QemuNbd,
 }
 
@@ -49,15 +55,27 @@ impl Exports {
         self.array.path(&format!("export{slot}.sock"))
     }
 
+    /// Where a server is told to pause.
+    fn pause_control(&self, slot: usize) -> PathBuf {
+        self.array.path(&format!("pause{slot}.sock"))
+    }
+
     fn serve(&self, slot: usize) -> Process {
         let (socket, file) = (self.socket(slot), &self.array.members()[slot]);
         let pid_file = self.array.path(&format!("export{slot}.pid"));
         // A server that was killed has left both behind.
         let _ = (std::fs::remove_file(&socket), std::fs::remove_file(&pid_file));
         let mut command = match self.kind {
-            Kind::Nbdkit => {
+            Kind::Nbdkit | Kind::Pausing => {
                 let mut command = client_command("nbdkit");
-                command.arg("-P").arg(&pid_file).arg("-U").arg(&socket).arg("file").arg(file);
+                command.arg("-P").arg(&pid_file).arg("-U").arg(&socket);
+                if matches!(self.kind, Kind::Pausing) {
+                    command.arg("--filter=pause");
+                }
+                command.arg("file").arg(file);
+                if matches!(self.kind, Kind::Pausing) {
+                    command.arg(format!("pause-control={}", self.pause_control(slot).display()));
+                }
                 command
             }
             Kind::QemuNbd => {
@@ -292,14 +310,20 @@ fn what_a_member_missed_is_all_that_it_is_sent() {
     let server = exports.serve_array(&[]);
     let image = Random::new(93).bytes(exports.array.expected_size());
     write_export(server.uri(), &image);
-    exports.kill(1);
+    // From here on nothing is in doubt but what is written now.
+    let _ = server.stop();
+    let server = exports.serve_array(&[]);
     let mut client = server.connect();
     let data = Random::new(94).bytes(64 << 10);
+    client.write(0, &data[..4096]);
+    client.flush();
+    exports.kill(1);
     client.write(0, &data);
     client.flush();
     fails(&exports.array, 1);
     // Where nobody wrote the member stays as it is, whatever that is.
-    let quiet = exports.array.facts()[1].data_offset + (16 << 20);
+    let facts = exports.array.facts();
+    let quiet = facts[1].data_offset + facts[1].data_size - 4096;
     let file = std::fs::OpenOptions::new().write(true).open(&exports.array.members()[1]).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &[0x5a; 512], quiet as u64).unwrap();
     exports.restart(1);
@@ -380,6 +404,8 @@ fn exports_that_can_not_be_members_are_refused_by_name_and_nothing_is_written() 
     let missing = uri(&place.join("nobody.sock"));
     others.push((None, missing, "can't connect to the server"));
     others.push((None, "nbd://127.0.0.1:1/x".into(), "can't connect to the server"));
+    others.push((None, "nbd://no-such-host.invalid/x".into(), "can't find the host"));
+    others.push((None, "nbd+unix:///x".into(), "socket"));
     others.push((None, "nbds://127.0.0.1/x".into(), "over TLS"));
     others.push((None, "nbd://127.0.0.1:99999/x".into(), "no port"));
     for (_, other, expected) in &others {

@@ -33,6 +33,8 @@ pub(crate) struct ConfigureArgs {
     #[arg(long)]
     json: bool,
     /// All members, in any order; the array has to be stopped cleanly
+    ///
+    /// Files, block devices, and exports of NBD servers by their URIs, such as nbd://HOST/NAME.
     #[arg(required = true, value_name = "MEMBER")]
     members: Vec<PathBuf>,
 }

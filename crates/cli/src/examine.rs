@@ -47,6 +47,8 @@ pub(crate) struct ExamineArgs {
     #[arg(long)]
     bad_blocks: bool,
     /// Members, one is enough; and log devices
+    ///
+    /// Files, block devices, and exports of NBD servers by their URIs, such as nbd://HOST/NAME.
     #[arg(required = true, value_name = "MEMBER")]
     members: Vec<PathBuf>,
 }

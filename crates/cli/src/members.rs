@@ -89,6 +89,7 @@ exchanged at once, whether the old one works or not.
 Examples:
   uraid replace 3 /dev/sdf                            the member in slot 3
   uraid replace --size 1G d3.img new.img              a new file of this size
+  uraid replace 3 nbd://host4/                        by an export of an NBD server
   uraid fail new.img                                  gives up the copy
   uraid replace /dev/nvme1n1p3 /dev/nvme2n1p3         a log device"
 )]

@@ -1,7 +1,7 @@
 //! `uraid reshape`: gives an array another level, chunk, placement or number of members, stopped or while it is served.
 
 use std::fmt;
-use std::path::{PathBuf, absolute};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,7 +13,7 @@ use uraid_io::array::{
     UnderWay, open_for_reshape,
 };
 use uraid_io::disk::Disk;
-use uraid_io::member::Access;
+use uraid_io::member::{Access, absolute};
 use uraid_layout::{Bytes, Spec};
 use uraid_serve::client::Client;
 use uraid_serve::names::{layout_name, level_name, level_title};
@@ -160,7 +160,7 @@ fn administer(args: &ReshapeArgs) -> Result<()> {
         return print(format_args!("the reshape goes {}", if *abort { "back" } else { "on" }));
     }
     let (level, variant) = shape.level();
-    let all = |paths: &[PathBuf]| paths.iter().map(absolute).collect::<Result<Vec<_>, _>>();
+    let all = |paths: &[PathBuf]| paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>, _>>();
     let wanted = WantedShape {
         level: level.map(str::to_owned),
         variant,

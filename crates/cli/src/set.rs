@@ -70,6 +70,9 @@ struct SettingArgs {
     /// As for `uraid serve`
     #[arg(long, value_name = "TIME|off")]
     rejoin_after: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "auto|off")]
+    hedge: Option<String>,
     /// Read the certificates of TLS anew, for clients that connect from now on
     #[arg(long)]
     reload_certificates: bool,
@@ -92,6 +95,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         write_deadline,
         max_errors,
         rejoin_after,
+        hedge,
         reload_certificates,
     } = &args.settings;
     let mut set: Vec<(&str, String)> = Vec::new();
@@ -134,6 +138,7 @@ pub(crate) fn run(args: &SetArgs) -> Result<()> {
         ("write-deadline", write_deadline),
         ("max-errors", max_errors),
         ("rejoin-after", rejoin_after),
+        ("hedge", hedge),
     ];
     for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         let _: Value = client.ask(&Request::Set { key: key.to_owned(), value: value.clone() })?;

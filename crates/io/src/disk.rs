@@ -19,6 +19,7 @@ mod latency;
 mod mem;
 mod operation;
 mod place;
+pub mod tails;
 mod uring;
 
 use std::time::Duration;
@@ -79,6 +80,11 @@ pub trait Disk {
     /// Members with writes that wait until there is room on their file systems.
     fn roomless(&self) -> MemberSet {
         MemberSet::EMPTY
+    }
+
+    /// Whether there are members on a network.
+    fn has_exports(&self) -> bool {
+        false
     }
 
     /// Notes that time has passed: operations that wait for it go on with the next kick.

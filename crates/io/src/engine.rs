@@ -81,7 +81,7 @@ pub use error::EngineError;
 pub(crate) use error::named;
 pub use inspect::survives;
 pub use known::Known;
-pub use patience::Deadlines;
+pub use patience::{BEAT, Deadlines};
 pub use record::Record;
 pub(crate) use restart::Kept;
 pub use stuck::Stuck;
@@ -368,6 +368,11 @@ impl<D: Disk, T> Engine<D, T> {
         self.send();
     }
 
+    /// Notes that [`BEAT`] has passed: which reads are hedged that take longer than `after`, by slot; true: turn again.
+    pub fn beat(&mut self, after: &[Option<Duration>]) -> bool {
+        self.patience.beat(&self.core.sides.below, after)
+    }
+
     /// Begins a command, of which these sectors are left to do.
     fn begin(&mut self, ticket: Ticket, command: Command, sectors: Range<Lba>) {
         let read = if let Command::Read { lba, .. } = command { Some(lba..sectors.end) } else { None };
@@ -546,8 +551,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.core.sides.below.sweeps.each().for_each(|mut sweep| sweep.close());
     }
 
-    /// Limits how long operations on members may take, from now on; at first there are no limits. Time is
-    /// [`Engine::tick`].
+    /// Limits how long operations on members may take from now on, by [`Engine::tick`]; at first there are no limits.
     pub fn set_deadlines(&mut self, deadlines: Deadlines) {
         self.patience.set(deadlines, &self.core.sides.below);
     }
@@ -555,6 +559,11 @@ impl<D: Disk, T> Engine<D, T> {
     /// How long operations on members may take.
     pub fn deadlines(&self) -> Deadlines {
         self.patience.deadlines()
+    }
+
+    /// Whether reads may be hedged as time passes: call [`Engine::beat`] then.
+    pub fn wants_beats(&self) -> bool {
+        self.deadlines().hedges && self.disk.has_exports() && self.core.sides.below.members.operations.wants_ticks()
     }
 
     /// Members whose reads are overdue: they are written, and read only where that can't be helped.

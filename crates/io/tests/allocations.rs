@@ -68,7 +68,7 @@ impl Bench {
         }
         // As a server has them.
         let time = |seconds| Some(std::time::Duration::from_secs(seconds));
-        engine.set_deadlines(Deadlines { read: time(2), write: time(30) });
+        engine.set_deadlines(Deadlines { read: time(2), write: time(30), hedges: false });
         Self { engine, pool, replies: Vec::new() }
     }
 

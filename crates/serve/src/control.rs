@@ -443,7 +443,7 @@ impl<D: LiveDisk> Control<D> {
                     bail!(
                         "there is no setting '{key}'; the settings are cache (writeback, writethrough), log (error, \
                          warn, info, debug, trace, off), read-deadline, write-deadline and rejoin-after (2s, 500ms, \
-                         off) and max-errors (20, off)"
+                         off), hedge (auto, off) and max-errors (20, off)"
                     );
                 };
                 let patience = patience?;

@@ -352,11 +352,14 @@ fn operations(text: &mut Text, counters: &Counters) {
             }
         }
     }
-    let plain: [(&str, &str, Value); 7] = [
+    let plain: [(&str, &str, Value); 8] = [
         ("uraid_member_log_records_total", "Records written to the log.", |member| member.log_records),
         ("uraid_member_log_bytes_total", "Bytes of the records written to the log.", |member| member.log_bytes),
         ("uraid_member_errors_total", "Failed operations.", |member| member.errors),
         ("uraid_member_overdue_total", "Operations abandoned after their deadline.", |member| member.overdue),
+        ("uraid_member_hedged_total", "Slow reads of a member on a network, computed from the others.", |member| {
+            member.hedged
+        }),
         (
             "uraid_member_checksum_mismatches_total",
             "Blocks read from the member that did not match their checksum.",

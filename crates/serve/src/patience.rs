@@ -48,6 +48,7 @@ impl Patience {
         let set = match key {
             "read-deadline" => deadline(value).map(|limit| self.deadlines.read = limit.0),
             "write-deadline" => deadline(value).map(|limit| self.deadlines.write = limit.0),
+            "hedge" => hedge(value).map(|hedges| self.deadlines.hedges = hedges),
             "max-errors" => errors(value).map(|limit| self.max_errors = limit.0),
             _ => return None,
         };
@@ -78,6 +79,18 @@ pub fn deadline(text: &str) -> Result<Limit<Duration>, String> {
         return Err(format!("a deadline is between {DEADLINE_MIN:?} and 24 hours, or off"));
     }
     Ok(Limit(Some(time)))
+}
+
+/// Whether reads of members on a network are hedged: `auto` or `off`.
+///
+/// # Errors
+/// If it is something else; the error says what to write.
+pub fn hedge(text: &str) -> Result<bool, String> {
+    match text {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("it is auto or off".to_owned()),
+    }
 }
 
 /// A number of errors, or `off`.
@@ -114,6 +127,9 @@ mod tests {
         let set = |key, value| none.with(key, value).expect("there is such a thing");
         assert_eq!(set("read-deadline", "1s").unwrap().deadlines.read, Some(Duration::from_secs(1)));
         assert_eq!(set("write-deadline", "1s").unwrap().deadlines.write, Some(Duration::from_secs(1)));
+        assert!(set("hedge", "auto").unwrap().deadlines.hedges);
+        assert!(!set("hedge", "off").unwrap().deadlines.hedges);
+        assert!(set("hedge", "2s").unwrap_err().to_string().contains("auto or off"));
         assert_eq!(set("max-errors", "7").unwrap().max_errors, Some(7));
         assert_eq!(set("max-errors", "off").unwrap(), none);
         assert!(set("read-deadline", "soon").unwrap_err().to_string().contains("read-deadline"));

@@ -601,6 +601,9 @@ pub struct Member {
     /// Operations that were abandoned because they were not done in time.
     #[serde(default)]
     pub overdue: u64,
+    /// Reads of a member on a network that took unusually long, and were computed from the others.
+    #[serde(default)]
+    pub hedged: u64,
     /// Blocks whose content was not what was written.
     pub mismatches: u64,
     /// Pieces that were reconstructed from the others and written back.

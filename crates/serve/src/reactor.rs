@@ -9,6 +9,7 @@ pub(crate) mod blocking;
 pub(crate) mod deleted;
 mod disowning;
 pub(crate) mod grow;
+pub(crate) mod hedging;
 pub(crate) mod holes;
 pub(crate) mod laggards;
 pub(crate) mod logs;
@@ -119,7 +120,9 @@ pub(crate) struct Reactor<D> {
     /// The connection threads, if there are any.
     callers: Option<Callers>,
     /// `dirtied`: there is work to do as time passes. `unfinished`: there is more to write out than one turn does.
+    /// `beating`: reads may be hedged.
     dirtied: Notify,
+    beating: Notify,
     unfinished: Notify,
     /// Of large commands, what is to be begun next.
     rests: RefCell<Vec<Rest>>,
@@ -191,6 +194,7 @@ impl<D: LiveDisk> Reactor<D> {
             meter: Meter::new(recorder),
             callers,
             dirtied: Notify::new(),
+            beating: Notify::new(),
             unfinished: Notify::new(),
             rests: RefCell::default(),
             failure: Cell::new(None),
@@ -446,6 +450,9 @@ impl<D: LiveDisk> Reactor<D> {
         }
         if engine.wants_ticks() {
             self.dirtied.notify_one();
+        }
+        if engine.wants_beats() {
+            self.beating.notify_one();
         }
         if let Err(error) = turned {
             self.failure.set(Some(error));

@@ -35,7 +35,7 @@ use crate::logging;
 use crate::metrics::{self, Exporter};
 use crate::orders::Inbox;
 use crate::reactor::members::Members;
-use crate::reactor::{Reactor, Settings, deleted, holes, laggards};
+use crate::reactor::{Reactor, Settings, deleted, hedging, holes, laggards};
 use crate::running::Registration;
 use crate::service::Service;
 use crate::signals::Stops;
@@ -302,6 +302,7 @@ fn spawn_upkeep<D: LiveDisk>(
         spawn_local(Rc::clone(scrubs).look_after(scrub_every)),
         spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members))),
         spawn_local(laggards::watch(Rc::clone(reactor))),
+        spawn_local(hedging::watch(Rc::clone(reactor))),
     ];
     if !is_read_only {
         scrubs.resume();

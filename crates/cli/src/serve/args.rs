@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use uraid_io::engine::Deadlines;
 use uraid_layout::Bytes;
 use uraid_serve::domains::Domain;
-use uraid_serve::patience::{Limit, Patience, deadline, errors};
+use uraid_serve::patience::{Limit, Patience, deadline, errors, hedge};
 use uuid::Uuid;
 
 use super::clients::ClientArgs;
@@ -26,6 +26,7 @@ pub(super) const READ_DEADLINE: &str = "2s";
 pub(super) const WRITE_DEADLINE: &str = "30s";
 pub(super) const MAX_ERRORS: &str = "20";
 pub(super) const REJOIN_AFTER: &str = "10s";
+pub(super) const HEDGE: &str = "auto";
 
 /// Arguments of `uraid serve`.
 #[derive(Debug, Args)]
@@ -195,7 +196,7 @@ pub(crate) enum MdZones {
 }
 
 /// Options that mean nothing to an array of Linux md.
-const NOT_WITH_MD: [&str; 25] = [
+const NOT_WITH_MD: [&str; 26] = [
     "config",
     "takeover",
     "spares",
@@ -213,6 +214,7 @@ const NOT_WITH_MD: [&str; 25] = [
     "write_deadline",
     "max_errors",
     "rejoin_after",
+    "hedge",
     "rebuild_limit",
     "scrub_limit",
     "reshape_limit",
@@ -353,6 +355,14 @@ pub(crate) struct PatienceArgs {
     #[arg(long, value_parser = deadline, default_value = REJOIN_AFTER, value_name = "TIME|off")]
     #[arg(help_heading = "Failing members", hide_short_help = true)]
     pub(crate) rejoin_after: Limit<Duration>,
+    /// Read around a member on a network when it is unusually slow: auto or off
+    ///
+    /// A client's read that takes longer than 99 of 100 reads of the same member, and than a millisecond, is computed
+    /// from the other members if none of these is late, too. auto learns how long reads take. Files and devices are
+    /// not read so.
+    #[arg(long, value_parser = Hedge::parse, default_value = HEDGE, value_name = "auto|off")]
+    #[arg(help_heading = "Failing members", hide_short_help = true)]
+    pub(crate) hedge: Hedge,
 }
 
 impl Default for PatienceArgs {
@@ -362,14 +372,26 @@ impl Default for PatienceArgs {
             write_deadline: deadline(WRITE_DEADLINE).expect("a time"),
             max_errors: errors(MAX_ERRORS).expect("a number"),
             rejoin_after: deadline(REJOIN_AFTER).expect("a time"),
+            hedge: Hedge::parse(HEDGE).expect("auto or off"),
         }
     }
 }
 
 impl From<PatienceArgs> for Patience {
     fn from(args: PatienceArgs) -> Self {
-        let PatienceArgs { read_deadline, write_deadline, max_errors, .. } = args;
-        Self { deadlines: Deadlines { read: read_deadline.0, write: write_deadline.0 }, max_errors: max_errors.0 }
+        let PatienceArgs { read_deadline, write_deadline, max_errors, hedge, .. } = args;
+        let deadlines = Deadlines { read: read_deadline.0, write: write_deadline.0, hedges: hedge.0 };
+        Self { deadlines, max_errors: max_errors.0 }
+    }
+}
+
+/// Whether reads of members on a network are hedged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hedge(bool);
+
+impl Hedge {
+    fn parse(text: &str) -> Result<Self, String> {
+        hedge(text).map(Self)
     }
 }
 

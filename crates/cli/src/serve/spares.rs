@@ -1,10 +1,10 @@
 //! The spares that a command line names, when the server starts.
 
-use std::path::{PathBuf, absolute};
+use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use uraid_io::array::{self, Array, JoinError, Look, Patience};
-use uraid_io::member::MemberError;
+use uraid_io::member::{MemberError, absolute};
 use uraid_serve::spare::{SPARE_TIME_MAX, Spare};
 use uuid::Uuid;
 
@@ -53,7 +53,7 @@ pub(super) fn at_start(array: &Array, spares: Vec<PathBuf>, tick: impl FnMut() +
             "RAID 0 survives no failure, so there is nothing that a spare could take over: leave --spare out".into()
         )
     );
-    let paths = spares.into_iter().map(absolute).collect::<std::io::Result<Vec<_>>>()?;
+    let paths = spares.into_iter().map(|path| absolute(&path)).collect::<std::io::Result<Vec<_>>>()?;
     let checked = array::check_all(&paths, &array.superblock, &mut Patience::new(Some(SPARE_TIME_MAX), tick))?;
     let look = |(path, checked): (PathBuf, Result<(), JoinError>)| {
         let mut spare = Spare::new(path);

@@ -18,6 +18,7 @@ fn member(slot: u8, state: MemberState) -> Member {
         slow: false,
         errors: 0,
         overdue: 0,
+        hedged: 0,
         mismatches: 0,
         repaired: 0,
         unrepairable: 0,

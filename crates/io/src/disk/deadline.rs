@@ -4,7 +4,8 @@
 //! ends at once for whoever submitted it, with [`DiskError::TimedOut`]; the device still has it, and its memory, and
 //! when it ends there nobody is told.
 //!
-//! Time is counted in the caller's ticks. What is too long, and what may be given up, is for the caller to say.
+//! Time is counted in the caller's ticks, and in beats, of which there are many more. What is too long, and what may be
+//! given up, is for the caller to say.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub(crate) struct Late {
     pub(crate) name: OpName,
     /// In ticks; where its member had no room meanwhile and has some again, since then.
     pub(crate) age: u64,
+    /// The same in beats, whether there was room or not.
+    pub(crate) beats: u64,
     /// It was given up.
     pub(crate) is_abandoned: bool,
 }
@@ -40,6 +43,7 @@ pub(crate) struct Late {
 pub(crate) struct Entries {
     is_on: bool,
     now: u64,
+    beats: u64,
     list: Vec<Entry>,
     vacant: Vec<u32>,
     /// Entries of operations that somebody waits for.
@@ -66,6 +70,7 @@ struct Entry {
     tag: u64,
     op: OpInfo,
     since: u64,
+    since_beat: u64,
     state: State,
 }
 
@@ -90,6 +95,7 @@ impl Entries {
         Self {
             is_on: false,
             now: 0,
+            beats: 0,
             list: Vec::new(),
             vacant: Vec::new(),
             live: 0,
@@ -112,16 +118,17 @@ impl Entries {
                 State::Live { .. } => false,
                 State::Abandoned { .. } => true,
             };
-            let &Entry { tag, op: OpInfo { member, name, .. }, since, .. } = entry;
+            let &Entry { tag, op: OpInfo { member, name, .. }, since, since_beat, .. } = entry;
             let had_none = if roomless.contains(member) { 0 } else { self.members[member.index()].roomless };
-            Some(Late { id, tag, member, name, age: self.now - since.max(had_none), is_abandoned })
+            let (age, beats) = (self.now - since.max(had_none), self.beats - since_beat);
+            Some(Late { id, tag, member, name, age, beats, is_abandoned })
         })
     }
 
     /// Notes that a read is late.
     pub(crate) fn note_late(&mut self, id: OpId) {
         let entry = &mut self.list[id.0 as usize];
-        let State::Live { is_late } = &mut entry.state else { return };
+        let (State::Live { is_late } | State::Abandoned { is_late }) = &mut entry.state else { return };
         if !std::mem::replace(is_late, true) {
             self.members[entry.op.member.index()].reads += 1;
             self.slow = self.slow.with(entry.op.member);
@@ -170,6 +177,11 @@ impl Entries {
         }
     }
 
+    /// Notes that a little time has passed.
+    pub(crate) fn beat(&mut self) {
+        self.beats += 1;
+    }
+
     /// Whether something becomes late as time passes.
     pub(crate) fn wants_ticks(&self) -> bool {
         self.live > 0
@@ -181,7 +193,8 @@ impl Entries {
             return;
         }
         assert_eq!(op.tag & OWN, 0, "a caller's tag leaves the highest bit free");
-        let entry = Entry { tag: op.tag, op: op.info(), since: self.now, state: State::Live { is_late: false } };
+        let (since, since_beat, state) = (self.now, self.beats, State::Live { is_late: false });
+        let entry = Entry { tag: op.tag, op: op.info(), since, since_beat, state };
         let number = match self.vacant.pop() {
             Some(number) => {
                 self.list[number as usize] = entry;

@@ -604,6 +604,10 @@ impl Disk for UringDisk {
         slots.filter(|(_, count)| **count > 0).map(|(slot, _)| slot).collect()
     }
 
+    fn has_exports(&self) -> bool {
+        !self.remotes.is_empty()
+    }
+
     fn tick(&mut self) {
         self.again.extend(self.roomless.drain(..));
     }

@@ -45,6 +45,8 @@ pub struct MemberCounters {
     pub errors: u64,
     /// Operations that took longer than they may, and were given up.
     pub overdue: u64,
+    /// Reads of a member on a network that took longer than its reads do, and were computed from the others.
+    pub hedged: u64,
     /// Blocks that were read and are not what was written there, and pages of checksums that are damaged.
     pub mismatches: u64,
     /// Pieces that could not be read and were computed from the others and written back.
@@ -66,6 +68,7 @@ impl MemberCounters {
             log_bytes: self.log_bytes + member.log_bytes,
             errors: self.errors + member.errors,
             overdue: self.overdue + member.overdue,
+            hedged: self.hedged + member.hedged,
             mismatches: self.mismatches + member.mismatches,
             repaired: self.repaired + member.repaired,
             unrepairable: self.unrepairable + member.unrepairable,
@@ -281,6 +284,10 @@ impl Counters {
 
     pub(super) fn overdue(&mut self, member: MemberIndex) {
         self.members[member.index()].overdue += 1;
+    }
+
+    pub(super) fn hedged(&mut self, member: MemberIndex) {
+        self.members[member.index()].hedged += 1;
     }
 
     pub(super) fn error(&mut self, member: MemberIndex) {

@@ -117,6 +117,8 @@ pub(super) struct Reading {
     pub(super) unreadable: MemberSet,
     /// The last parity stripe that it reads.
     pub(super) last: StripeId,
+    /// A client waits for it, and it is worth reading more for that it waits for less.
+    pub(super) may_hedge: bool,
 }
 
 /// One that has not ended for a while.
@@ -128,6 +130,8 @@ pub(super) struct Pending {
     pub(super) name: OpName,
     /// In ticks.
     pub(super) age: u64,
+    /// In beats.
+    pub(super) beats: u64,
     /// It was given up.
     pub(super) is_abandoned: bool,
 }
@@ -339,12 +343,13 @@ impl Operations {
     /// writes.
     pub(super) fn pending(&self, roomless: MemberSet, into: &mut Vec<Pending>) {
         into.extend(self.entries.borrow().pending(roomless).map(
-            |Late { id, tag, member, name, age, is_abandoned }| Pending {
+            |Late { id, tag, member, name, age, beats, is_abandoned }| Pending {
                 id,
                 caller: Caller::of(tag),
                 member,
                 name,
                 age,
+                beats,
                 is_abandoned,
             },
         ));
@@ -397,6 +402,11 @@ impl Operations {
     /// Notes that time has passed, and which members have no room for writes now.
     pub(super) fn tick(&self, roomless: MemberSet) {
         self.entries.borrow_mut().tick(roomless);
+    }
+
+    /// Notes that a little time has passed.
+    pub(super) fn beat(&self) {
+        self.entries.borrow_mut().beat();
     }
 
     /// Whether something becomes late as time passes.

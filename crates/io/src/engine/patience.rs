@@ -3,6 +3,9 @@
 //! - A read that is overdue is computed from the other members. Its member is *slow* from then on: it is written and
 //!   not read, where the others can do without it, until everything that was late has come back. Nothing is wrong with
 //!   what it holds, so nothing of it is healed.
+//! - A client's read of a member on a network that takes longer than nearly all of that member's reads is computed from
+//!   the others, too, long before it is overdue: it is *hedged*. That says nothing of the member, which is read as ever.
+//!   It is not done where others are late as well: what stops more than one has them read more only to be later.
 //! - What is on its way into the journal, and takes too long, goes there again, on other members.
 //! - A member that has anything else under way for too long, or a read for as long, is given up as by an error.
 //!
@@ -28,6 +31,9 @@ use crate::disk::{OpName, log_at};
 use crate::format::sums::PageNumber;
 use crate::format::superblock::LogSet;
 
+/// A unit of time for reads of members on a network, which are late sooner than [`TICK`] tells.
+pub const BEAT: Duration = Duration::from_millis(1);
+
 /// How long operations on members may take; none: as long as they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadlines {
@@ -35,6 +41,9 @@ pub struct Deadlines {
     pub read: Option<Duration>,
     /// Anything, before its member is given up.
     pub write: Option<Duration>,
+    /// Clients' reads of members on a network are computed from the others as soon as they take unusually long: see
+    /// [`Engine::beat`](super::Engine::beat).
+    pub hedges: bool,
 }
 
 /// See the module.
@@ -62,6 +71,32 @@ impl Patience {
         parts.members.operations.set_deadlines_on(deadlines != Deadlines::default());
     }
 
+    /// Notes that a [`BEAT`] has passed; `after` is how long a read may take by slot before it is hedged. Whether any
+    /// read is had from others now.
+    pub(super) fn beat(&mut self, parts: &Parts, after: &[Option<Duration>]) -> bool {
+        let (members, operations) = (&parts.members, &parts.members.operations);
+        operations.beat();
+        if !self.deadlines.hedges {
+            return false;
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        operations.pending(MemberSet::EMPTY, &mut pending);
+        // A read may be submitted just before a beat.
+        let has_taken = |op: &Pending, time: Duration| u128::from(op.beats) > time.as_nanos().div_ceil(BEAT.as_nanos());
+        let after = |op: &Pending| after.get(op.member.index()).copied().flatten();
+        pending.retain(|op| op.name == OpName::Read && after(op).is_some_and(|after| has_taken(op, after)));
+        let late: MemberSet = pending.iter().map(|op| op.member).collect();
+        let without = late.union(operations.slow()).union(members.record().lost());
+        let may = members.tolerance() > 0 && members.can_do_without(without);
+        let mut is_any = false;
+        for op in pending.iter().filter(|op| may && !op.is_abandoned) {
+            is_any |= hedge(parts, op);
+        }
+        pending.clear();
+        self.pending = pending;
+        is_any
+    }
+
     /// How long they may take.
     pub(super) fn deadlines(&self) -> Deadlines {
         self.deadlines
@@ -84,7 +119,7 @@ impl Patience {
 
     /// Whether a read is overdue; it is looked at again after as long.
     fn is_due(&self, op: &Pending) -> bool {
-        let is_read = op.name == OpName::Read && !op.is_abandoned && op.age > 0;
+        let is_read = op.name == OpName::Read && op.age > 0;
         is_read && self.read.is_some_and(|most| op.age.is_multiple_of(most))
     }
 
@@ -184,7 +219,15 @@ impl Patience {
     fn read_is_late(&mut self, parts: &Parts, op: &Pending) {
         let members = &parts.members;
         let together = members.operations.slow().union(members.record().lost()).with(op.member);
-        if members.tolerance() == 0 || !members.can_do_without(together) {
+        let is_needed = members.tolerance() == 0 || !members.can_do_without(together);
+        if op.is_abandoned {
+            // It was hedged, and has not come since.
+            if !is_needed && !members.missing().contains(op.member) {
+                members.operations.note_late(op.id);
+            }
+            return;
+        }
+        if is_needed {
             return self.note_stuck(MemberSet::EMPTY.with(op.member));
         }
         members.operations.note_late(op.id);
@@ -229,6 +272,21 @@ impl Patience {
         }
         self.slow = slow;
     }
+}
+
+/// Has a client's read computed from others, if they can; whether it is.
+fn hedge(parts: &Parts, op: &Pending) -> bool {
+    let members = &parts.members;
+    let Caller::Task(task) = op.caller else { return false };
+    let (Purpose::Reads(reading), overdue) = members.operations.purpose(task) else { return false };
+    let without = reading.unreadable.union(members.lost(reading.last)).union(overdue).with(op.member);
+    let is_hedged = reading.may_hedge && members.can_do_without(without);
+    if is_hedged {
+        members.counters.borrow_mut().hedged(op.member);
+        members.operations.note_overdue(task, op.member);
+        members.operations.give_up(op.id);
+    }
+    is_hedged
 }
 
 /// Ends an operation for whoever waits for it.

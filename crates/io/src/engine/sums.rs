@@ -205,11 +205,12 @@ impl Sums {
     pub(super) fn pin<'a>(
         &'a self,
         members: &Members,
+        slow: MemberSet,
         ranges: impl Iterator<Item = (MemberIndex, DiskSector, u64, bool)>,
     ) -> Pins<'a> {
         let state = &mut *self.0.borrow_mut();
         let mut pins = Pins { sums: Some(self), pages: SmallVec::new() };
-        let (missing, slow) = (members.missing(), members.operations.slow());
+        let missing = members.missing();
         for (member, sector, len, is_needed) in ranges.filter(|(member, ..)| !missing.contains(*member)) {
             let (first, last) = (block_at(sector).place().0, block_at(DiskSector(sector.0 + len - 1)).place().0);
             for number in (first.0..=last.0).map(PageNumber) {

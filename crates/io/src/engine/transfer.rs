@@ -100,6 +100,8 @@ pub(super) struct Transfer<'a> {
     sought: Sought<'a>,
     /// Members that failed a read of this part.
     pub(super) unreadable: MemberSet,
+    /// Members that took too long for a read of this part.
+    pub(super) overdue: MemberSet,
     /// Members of which nothing is to be used, whatever they give.
     pub(super) shunned: MemberSet,
     /// Each unit is read by itself, so that it is known which of them fails.
@@ -158,6 +160,7 @@ impl<'a> Transfer<'a> {
             pins: Pins::default(),
             sought: Sought { range: 0..0, missing: wanted },
             unreadable: MemberSet::EMPTY,
+            overdue: MemberSet::EMPTY,
             shunned: MemberSet::EMPTY,
             reads_apart: false,
             around: Around { detour: None, slow: MemberSet::EMPTY },
@@ -172,7 +175,7 @@ impl<'a> Transfer<'a> {
     /// Begins a part, `base` sectors into the request's memory.
     pub(super) fn begin(&mut self, at: Lba, len: Sectors, base: Sectors) {
         (self.at, self.len, self.content.base) = (at, len, base);
-        self.unreadable = MemberSet::EMPTY;
+        (self.unreadable, self.overdue) = (MemberSet::EMPTY, MemberSet::EMPTY);
         self.reads_apart = false;
         (self.is_punched, self.asked) = (false, None);
     }
@@ -247,6 +250,12 @@ impl<'a> Transfer<'a> {
         self.parts.members.lost(self.span().1)
     }
 
+    /// The members that are read only where that can't be helped.
+    pub(super) fn slow(&self) -> MemberSet {
+        let members = &self.parts.members;
+        members.slow().union(self.overdue.minus(members.missing()))
+    }
+
     /// Looks for a range in the cache: what is there is copied to the request's memory, what is missing is what is to
     /// be read of it.
     pub(super) fn look_up(&mut self, at: Lba, len: Sectors, base: Sectors) {
@@ -304,7 +313,7 @@ impl<'a> Transfer<'a> {
         self.consult_cache();
         let last = self.span().1;
         let (base, cells) = (members.detour(self.parts.side, last), self.cells());
-        self.find_detour(&base, members.lost(last), members.slow())?;
+        self.find_detour(&base, members.lost(last), self.slow())?;
         let Self { parts, content, plan, at, len, without, .. } = self;
         let geometry = parts.geometry();
         let repair = self.around.detour.as_deref().unwrap_or(&base);

@@ -463,7 +463,7 @@ fn members_hang_under_load() {
             let mut storm = Storm::new(shape, MemberSet::EMPTY, order, 60_000 + index * 100 + seed, caching(seed / 4));
             let member = MemberIndex(u8::try_from(seed % u64::from(shape.members)).expect("small"));
             let write = tick * u32::try_from(8 + seed % 5 * 40).expect("small");
-            storm.engine.set_deadlines(Deadlines { read: Some(tick * 2), write: Some(write) });
+            storm.engine.set_deadlines(Deadlines { read: Some(tick * 2), write: Some(write), hedges: false });
             storm.hanging = Some(member);
             storm.run(200);
             for name in [OpName::Read, OpName::Write, OpName::Zero, OpName::Flush] {

@@ -211,7 +211,7 @@ fn whoever_hangs_is_exchanged_and_so_is_the_only_one() {
     let mut power = Power::new(made.images.clone(), usize::MAX);
     let (mut engine, _pool) = engine_of(&mut power, &made.images, LogSet::EMPTY);
     let second = Some(Duration::from_secs(1));
-    engine.set_deadlines(Deadlines { read: second, write: second });
+    engine.set_deadlines(Deadlines { read: second, write: second, hedges: false });
     assert!(put(&mut engine, 0, 1)[0].result.is_ok());
     engine.disk_mut().hung = Some(log_place(log(0)));
     assert!(put(&mut engine, 8, 2).is_empty());

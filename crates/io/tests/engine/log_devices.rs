@@ -519,7 +519,7 @@ fn a_device_that_hangs_is_given_up_and_the_last_one_is_waited_for() {
     let mut power = Power::new(images.clone(), usize::MAX);
     let (mut engine, _pool) = engine_of(&mut power, &images, LogSet::EMPTY);
     let second = Some(std::time::Duration::from_secs(1));
-    engine.set_deadlines(Deadlines { read: second, write: second });
+    engine.set_deadlines(Deadlines { read: second, write: second, hedges: false });
     assert!(put(&mut engine, 0, 1)[0].result.is_ok());
     engine.disk_mut().hung = Some(log_place(log(0)));
     assert!(put(&mut engine, 8, 2).is_empty());

@@ -12,6 +12,7 @@ mod create;
 mod faults;
 mod full_stripes;
 mod grow;
+mod hedges;
 mod intent;
 mod journal;
 mod log;

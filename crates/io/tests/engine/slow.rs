@@ -19,7 +19,7 @@ use crate::support::{
 
 const READ: Duration = Duration::from_millis(200);
 const WRITE: Duration = Duration::from_millis(1000);
-pub(crate) const DEADLINES: Deadlines = Deadlines { read: Some(READ), write: Some(WRITE) };
+pub(crate) const DEADLINES: Deadlines = Deadlines { read: Some(READ), write: Some(WRITE), hedges: false };
 
 /// What a tick is: [`uraid_io::cache::TICK`], of which an operation may miss the first.
 const READ_TICKS: u32 = 3;

@@ -25,7 +25,7 @@ fn shapes() -> [Shape; 2] {
 /// An engine that knows for how long anything has been under way, and its content.
 fn timed(shape: Shape) -> (TestEngine, Vec<u8>) {
     let (mut engine, content) = with_a_record(shape);
-    engine.set_deadlines(Deadlines { read: None, write: Some(Duration::from_secs(3600)) });
+    engine.set_deadlines(Deadlines { read: None, write: Some(Duration::from_secs(3600)), hedges: false });
     (engine, content)
 }
 

@@ -14,7 +14,7 @@ use crate::recovery::superblock;
 use crate::support::{RAID5, TestEngine, assert_encoded, images, noise, read, run, small, with_cache, write};
 
 const DEADLINES: Deadlines =
-    Deadlines { read: Some(Duration::from_millis(200)), write: Some(Duration::from_millis(1000)) };
+    Deadlines { read: Some(Duration::from_millis(200)), write: Some(Duration::from_millis(1000)), hedges: false };
 
 /// Ticks of a tenth of a second, of which an operation may miss the first.
 const READ_TICKS: u32 = 3;

@@ -82,7 +82,9 @@ impl<D: LiveDisk> Returns<D> {
     pub(crate) async fn fetch_all(self: Rc<Self>) {
         loop {
             sleep(LOOK_EVERY).await;
-            self.description.away.borrow_mut().retain(|away| self.is_missing(away));
+            // One that is about to return is looked after until it has, or has not.
+            let is_away = |away: &Away| away.waiting == Waiting::Settling || self.is_missing(away);
+            self.description.away.borrow_mut().retain(is_away);
             if self.settling.get().is_none() {
                 continue;
             }
@@ -131,7 +133,10 @@ impl<D: LiveDisk> Returns<D> {
                 return self.description.away.borrow_mut().retain(|away| (away.slot, away.member) != (slot, member));
             };
             match self.bring_back(slot, member, &path, settling).await {
-                Ok(()) => return,
+                Ok(()) => {
+                    let is_done = |away: &Away| away.slot == slot && away.waiting == Waiting::Settling;
+                    return self.description.away.borrow_mut().retain(|away| !is_done(away));
+                }
                 Err(error) => self.note_problem(slot, &error),
             }
         }
@@ -173,7 +178,6 @@ impl<D: LiveDisk> Returns<D> {
         }
         self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::MemberReturns(slot)));
         self.members.join(prepared).await?;
-        self.description.away.borrow_mut().retain(|away| away.slot != slot);
         let mut returned = self.returned.borrow_mut();
         returned.retain(|one| one.member != member);
         returned.push(Returned { member, at: Instant::now(), settling });

@@ -127,6 +127,7 @@ fn members(description: &Description, snapshot: &Snapshot) -> Vec<Member> {
             slow: snapshot.condition.slow.contains(index),
             errors: counters.errors,
             overdue: counters.overdue,
+            hedged: counters.hedged,
             mismatches: counters.mismatches,
             repaired: counters.repaired,
             unrepairable: counters.unrepairable,

@@ -87,5 +87,5 @@ fn draw_deadlines(random: &mut Random) -> Deadlines {
         let exponent = random.below(longest);
         random.chance(7, 8).then(|| Duration::from_millis(random.within(200, 400 << exponent)))
     };
-    Deadlines { read: deadline(4), write: deadline(8) }
+    Deadlines { read: deadline(4), write: deadline(8), hedges: false }
 }

@@ -7,11 +7,11 @@ use uraid_serve::protocol::Request;
 
 use crate::config::Setting;
 use crate::config::tables::{ArrayTable, Settings};
-use crate::serve::args::{CacheName, MAX_ERRORS, READ_DEADLINE, REJOIN_AFTER, ServeArgs, WRITE_DEADLINE};
+use crate::serve::args::{CacheName, HEDGE, MAX_ERRORS, READ_DEADLINE, REJOIN_AFTER, ServeArgs, WRITE_DEADLINE};
 use crate::values::Rate;
 
 /// What `uraid set` changes, too.
-const IN_PLACE: [&str; 10] = [
+const IN_PLACE: [&str; 11] = [
     "rebuild-limit",
     "scrub-limit",
     "reshape-limit",
@@ -22,6 +22,7 @@ const IN_PLACE: [&str; 10] = [
     "write-deadline",
     "max-errors",
     "rejoin-after",
+    "hedge",
 ];
 
 /// What commands change while the array is served.
@@ -87,6 +88,7 @@ fn request(key: &str, Settings { settings, args }: &Settings) -> Request {
         "write-deadline" => set(WRITE_DEADLINE),
         "max-errors" => set(MAX_ERRORS),
         "rejoin-after" => set(REJOIN_AFTER),
+        "hedge" => set(HEDGE),
         _ => unreachable!("{key} can't be set while the array is served"),
     }
 }
@@ -123,6 +125,7 @@ mod tests {
             ("write-deadline = 'off'", "", set("write-deadline", "30s")),
             ("max-errors = 7", "", set("max-errors", "20")),
             ("rejoin-after = 'off'", "", set("rejoin-after", "10s")),
+            ("hedge = 'off'", "", set("hedge", "auto")),
         ] {
             assert_eq!(between(old, new), Change::InPlace(vec![request]), "{old} -> {new}");
         }

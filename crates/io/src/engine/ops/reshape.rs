@@ -199,7 +199,7 @@ async fn write_sums(target: &Parts, written: &[Part]) -> Result<(), EngineError>
     let Some(sums) = target.sums.as_ref().filter(|_| !planted!(MovedSumsKept)) else { return Ok(()) };
     let range = |part: &Part| (part.member, part.sector, part.sectors().0, true);
     members.operations.begin_call(Purpose::Pages { may_go_around: false });
-    let pins = sums.pin(members, written.iter().map(range));
+    let pins = sums.pin(members, members.operations.slow(), written.iter().map(range));
     let _ = members.operations.end_call().await;
     for part in written.iter().filter(|part| pins.pages().iter().any(|page| page.member == part.member)) {
         for (sector, content) in part.blocks() {

@@ -92,7 +92,7 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
     let is_replanned = pin_pages(transfer).await;
     let members = &parts.members;
     // Who has failed or become slow since the plan was made is gone around.
-    let gone = members.missing().union(members.slow().minus(transfer.around.slow));
+    let gone = members.missing().union(transfer.slow().minus(transfer.around.slow));
     let is_gone = |io: &DiskIo| gone.contains(io.member);
     if is_replanned || !gone.is_empty() && transfer.plan.reads().iter().any(is_gone) {
         return None;
@@ -101,7 +101,8 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
     if !absent.is_empty() && !matches!(transfer.goal, Goal::Scrub { .. }) {
         return Some(Call::failed_by(absent));
     }
-    let reading = Reading { unreadable: transfer.unreadable, last: transfer.span().1 };
+    let may_hedge = transfer.goal == Goal::Read;
+    let reading = Reading { unreadable: transfer.unreadable, last: transfer.span().1, may_hedge };
     members.operations.begin_call(Purpose::Reads(reading));
     for io in transfer.plan.reads() {
         read_io(parts, transfer.plan, &mut transfer.content, io, transfer.reads_apart);
@@ -172,7 +173,7 @@ async fn pin_pages(transfer: &mut Transfer<'_>) -> bool {
         .iter()
         .filter_map(|io| twin.filter(|twin| twin.slot == io.member).map(|twin| (twin.seat, io.sector, io.len.0, true)));
     parts.members.operations.begin_call(Purpose::Pages { may_go_around: plan.writes().is_empty() });
-    transfer.pins = sums.pin(&parts.members, touched.chain(recovered).chain(twins));
+    transfer.pins = sums.pin(&parts.members, transfer.slow(), touched.chain(recovered).chain(twins));
     parts.members.operations.end_call().await.is_replanned
 }
 
@@ -192,12 +193,13 @@ pub(in crate::engine) fn compute(transfer: &mut Transfer<'_>) {
 }
 
 /// Some reads took too long: the part begins again, in other memory, without the members that failed others. Those that
-/// are overdue are slow now, and read again should nobody else have what they hold by then.
+/// are overdue are slow for it, and read again should nobody else have what they hold by then.
 ///
 /// # Errors
 /// As [`do_without`].
 pub(in crate::engine) fn go_around(transfer: &mut Transfer<'_>, call: &Call) -> Result<Attempt, EngineError> {
     transfer.renew_memory();
+    transfer.overdue = transfer.overdue.union(call.overdue);
     transfer.unreadable = transfer.unreadable.union(call.failed.minus(call.overdue));
     do_without(transfer)
 }
