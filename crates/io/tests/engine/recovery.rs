@@ -331,7 +331,7 @@ fn recovery_can_be_cut_off_anywhere() {
             let watch = Rc::new(RefCell::new(watch));
             // What comes before the recovery itself: superblocks are read, written and flushed, copy by copy; bitmaps
             // and lists of bad blocks are read.
-            let free = 9 * usize::from(shape.members);
+            let free = 10 * usize::from(shape.members);
             let disk = Cut { watch: Rc::clone(&watch), left: free + cut };
             let ended = array::recover(assembled(disk, &left), |_| ());
             let is_over = ended.is_ok();

@@ -697,8 +697,10 @@ fn who_is_behind_by_a_round_is_current() {
         let (outcome, end, _) = reshape(&now, &case, false, usize::MAX, &mut Random(3));
         outcome.map_or(Ok(()), |outcome| outcome.map(drop)).expect("it ends");
         assert_shape(&end, &case, false, &content, "behind");
-        // Who missed two rounds may lack a window.
+        // Who missed two rounds of the others' may lack a window.
         let mut stale = now.clone();
+        let others = now.iter().enumerate().filter(|&(slot, _)| slot != 1);
+        let newest = others.filter_map(|(_, bytes)| Some(says(bytes.as_ref()?)?.epoch.0)).max().expect("others");
         let Some(bytes) = stale[1].as_mut() else { continue };
         let mut own = superblock(bytes);
         if own.epoch.0 + 2 > newest || own.reshape.is_none() {
