@@ -279,7 +279,8 @@ fn a_member_returns_only_if_that_is_wanted() {
 /// The server of a member goes on after it was given up, with what its old connection still holds.
 #[test]
 fn a_server_that_hung_ends_what_it_had_before_its_member_returns() {
-    let exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    // nbdkit 1.32 aborts now and then when a client resets its connection.
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::QemuNbd);
     exports.create();
     let server = exports.serve_returning("2s", &["--read-deadline", "200ms", "--write-deadline", "1s"]);
     let mut random = Random::new(99);
