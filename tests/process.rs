@@ -334,7 +334,8 @@ impl Drop for Process {
             end_daemon(daemon);
         }
         // Neither can fail in a way that matters: a child that was reaped already is not signalled again. One that the
-        // kernel has wait for a member that hangs does not end before the member fails, whose owner may be dropped next.
+        // kernel has wait for a member that hangs does not end before the member fails, whose owner may be dropped
+        // next.
         drop(self.child.kill());
         drop(self.wait(KILLED_TIME_MAX));
     }

@@ -1,7 +1,7 @@
 //! `cargo xtask network`: an array of three members on three machines, which are network namespaces, with what happens
 //! to networks: a server is killed, a link goes down, a machine is cut off and started anew meanwhile, a server stands
-//! still, packets are late and lost. The same with images of a small Ceph, where one is installed, whose servers and OSDs
-//! are killed. Clients read and write all the time, and verify what they read.
+//! still, packets are late and lost. The same with images of a small Ceph, where one is installed, whose servers and
+//! OSDs are killed. Clients read and write all the time, and verify what they read.
 //!
 //! Each scene ends when the array is whole again. No request takes longer than the write deadline and a little; in the
 //! end nothing is lost, and the members agree.

@@ -26,15 +26,13 @@ use crate::terminal::{print, print_json};
 
 /// Arguments of `uraid convert`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "The content stays where it is: only what is before it is written, and behind it if there is room. Stop the array in
-Linux first (mdadm --stop), and have a backup.
+#[command(after_help = "The content stays where it is: only what is before it is written, and behind it if there
+is room. Stop the array in Linux first (mdadm --stop), and have a backup.
 
 Examples:
   uraid convert --from-md --rehearse /dev/sd[b-e]
   uraid convert --from-md --undo-file /root/vault.undo /dev/sd[b-e]
-  uraid convert --undo /root/vault.undo                until something is written to the array"
-)]
+  uraid convert --undo /root/vault.undo                until something is written to the array")]
 pub(crate) struct ConvertArgs {
     /// Convert an array of Linux md: RAID 0, 1, 5, 6 or 10, clean and with all of its members
     #[arg(long, required_unless_present = "undo", conflicts_with = "undo")]

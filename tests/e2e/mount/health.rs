@@ -258,7 +258,7 @@ fn a_stop_that_waits_for_room_says_what_it_waits_for() {
     let _ = server.stop();
 }
 
-/// A stop that is insisted on ends although there never is room. It says what is lost, which is nothing that was flushed.
+/// A stop that is insisted on ends although there never is room. It says what is lost: nothing that was flushed.
 #[test]
 fn a_stop_by_force_on_a_full_file_system_loses_only_what_was_not_flushed() {
     let (tmpfs, array) = on_small_tmpfs(&shape::raid0_of_4());

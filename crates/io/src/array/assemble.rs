@@ -292,8 +292,8 @@ pub(super) fn taken_over(verdict: &Verdict, candidates: &[Candidate]) -> Vec<Opt
 /// are given up.
 ///
 /// The superblocks that were found are written again: one whose flush failed may not be on the medium, although it was
-/// read, and no later flush would bring it there. So a copy that is damaged is made good, too; in the other slot as well,
-/// where a write was torn: if the next one were torn there in the other half, the two might be whole together.
+/// read, and no later flush would bring it there. So a copy that is damaged is made good, too; in the other slot as
+/// well, where a write was torn: if the next one were torn there in the other half, the two might be whole together.
 pub(super) fn catch_up(
     disk: &mut impl Disk,
     verdict: &Verdict,

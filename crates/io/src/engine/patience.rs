@@ -4,8 +4,8 @@
 //!   not read, where the others can do without it, until everything that was late has come back. Nothing is wrong with
 //!   what it holds, so nothing of it is healed.
 //! - A client's read of a member on a network that takes longer than nearly all of that member's reads is computed from
-//!   the others, too, long before it is overdue: it is *hedged*. That says nothing of the member, which is read as ever.
-//!   It is not done where others are late as well: what stops more than one has them read more only to be later.
+//!   the others, too, long before it is overdue: it is *hedged*. That says nothing of the member, which is read as
+//!   ever. It is not done where others are late as well: what stops more than one has them read more only to be later.
 //! - What is on its way into the journal, and takes too long, goes there again, on other members.
 //! - A member that has anything else under way for too long, or a read for as long, is given up as by an error.
 //!

@@ -176,8 +176,8 @@ fn two_torn_writes_do_not_make_a_superblock_whole() {
     assert!(count > 100 && mixed > 10, "{count}, {mixed}");
 }
 
-/// Recovers a mirror and calls `visit` with the members' superblocks, and when that is, for everything that a power cut may
-/// leave meanwhile; how many states that were.
+/// Recovers a mirror and calls `visit` with the members' superblocks, and when that is, for everything that a power cut
+/// may leave meanwhile; how many states that were.
 fn visit_recovery(shape: &Shape, images: [Image; 2], mut visit: impl FnMut([Option<Superblock>; 2], &Event)) -> u32 {
     let given = Given { left: MemberSet::all(2), returned: MemberSet::EMPTY, joining: MemberSet::EMPTY, forced: false };
     let found: Vec<_> = images.iter().cloned().map(Some).collect();

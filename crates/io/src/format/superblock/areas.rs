@@ -222,8 +222,8 @@ impl Areas {
     }
 }
 
-/// Where the superblock's copies are on a member of this size: the slots for even and for odd revisions, and the tail, if
-/// the data leave room for that ([`Areas::copies`]). `None` when the member is below [`MEMBER_MIN`].
+/// Where the superblock's copies are on a member of this size: the slots for even and for odd revisions, and the tail,
+/// if the data leave room for that ([`Areas::copies`]). `None` when the member is below [`MEMBER_MIN`].
 #[must_use]
 pub fn positions(member_size: Bytes) -> Option<[Bytes; 3]> {
     let page = SUPERBLOCK_BYTES as u64;
