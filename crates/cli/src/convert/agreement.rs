@@ -22,7 +22,9 @@ pub(super) struct Agreement {
 /// When a member can't be read.
 pub(super) fn read(geometry: &Geometry, members: &[Found]) -> Result<Agreement> {
     let mut agreement = Agreement { stripes: geometry.stripes().0, disagreeing: 0 };
-    let mut progress = Progress::new("reading", agreement.stripes);
+    // Of the array's content, as far as it is whole stripes.
+    let bytes = geometry.stripe_sectors().bytes().0;
+    let mut progress = Progress::new("reading", agreement.stripes * bytes);
     let chunk = usize::try_from(geometry.chunk().bytes().0).context("a chunk is small")?;
     let (mut sum, mut data) = (vec![0; chunk], vec![0; chunk]);
     for stripe in (0..agreement.stripes).map(StripeId) {
@@ -43,7 +45,7 @@ pub(super) fn read(geometry: &Geometry, members: &[Found]) -> Result<Agreement> 
             agrees &= sum.iter().all(|&byte| byte == 0);
         }
         agreement.disagreeing += u64::from(!agrees);
-        progress.set(stripe.0 + 1);
+        progress.set((stripe.0 + 1) * bytes);
     }
     Ok(agreement)
 }
