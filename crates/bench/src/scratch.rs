@@ -32,7 +32,9 @@ for file in $(grep -slF "$1/" /proc/[0-9]*/cmdline); do
     kill "${pid%/cmdline}" 2>/dev/null
 done
 tries=0
-for mount in "$1"/*/mount; do
+# One whose server is gone can't be seen in its directory.
+cat /proc/self/mounts | while read -r _ mount _; do
+    case $mount in "$1"/*/mount) ;; *) continue ;; esac
     while grep -qsF " $mount " /proc/self/mounts && [ $tries -lt 100 ]; do
         umount "$mount" 2>/dev/null || sleep 0.1
         tries=$((tries + 1))
