@@ -30,7 +30,8 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
 }
 
 /// Overwrites what a torn write left in the slot that the next version goes to, if anything, with this one, which
-/// counts: a next write that is torn in the other half could make the two whole together. Durable when it returns; blocks.
+/// counts: a next write that is torn in the other half could make the two whole together. Durable when it returns;
+/// blocks.
 ///
 /// # Errors
 /// When the member fails.
