@@ -92,6 +92,14 @@ impl Exports {
         self.servers[slot].signal(Signal::KILL);
     }
 
+    /// Kills a member's server, and has the array find out by a write at its beginning.
+    fn lose(&self, slot: usize, client: &mut Client, data: &[u8]) {
+        self.kill(slot);
+        client.write(0, data);
+        client.flush();
+        fails(&self.array, slot);
+    }
+
     fn restart(&mut self, slot: usize) {
         self.servers[slot] = self.serve(slot);
     }
@@ -197,6 +205,11 @@ fn a_server_that_is_killed_under_load_costs_its_member_alone_and_comes_back() {
     Content::read(&exports.array).assert_holds(&image, "brought up to date");
 }
 
+/// What is said of why a member that is away is not back.
+fn problem(status: &serde_json::Value, slot: usize) -> &str {
+    status["members"][slot]["away"]["problem"].as_str().unwrap_or_default()
+}
+
 fn returns(array: &Array, slot: usize) {
     let is_whole = |status: &serde_json::Value| {
         let member = &status["members"][slot];
@@ -226,8 +239,8 @@ fn a_member_returns_by_itself_when_its_server_is_back() {
         (0..20).for_each(|_| write(&mut client));
         fails(&exports.array, slot);
         let is_asked = |status: &serde_json::Value| {
-            let away = &status["members"][slot]["away"];
-            away["waiting"] == "server" && away["problem"].as_str().is_some_and(|why| why.contains("can't connect"))
+            let waiting = &status["members"][slot]["away"]["waiting"];
+            waiting == "server" && problem(status, slot).contains("can't connect")
         };
         until(&exports.array, "its server is asked for it", is_asked);
         let screen = ask(&exports.array, &["status"]).success().text();
@@ -249,13 +262,7 @@ fn a_member_returns_only_if_that_is_wanted() {
     exports.create();
     let server = exports.serve_array(&[]);
     let mut client = server.connect();
-    let lose = |exports: &Exports, client: &mut Client| {
-        exports.kill(1);
-        client.write(0, &[7; 4096]);
-        client.flush();
-        fails(&exports.array, 1);
-    };
-    lose(&exports, &mut client);
+    exports.lose(1, &mut client, &[7; 4096]);
     exports.restart(1);
     let now = status(&exports.array);
     assert!(now["members"][1]["away"].is_null(), "{now:#}");
@@ -263,7 +270,7 @@ fn a_member_returns_only_if_that_is_wanted() {
     returns(&exports.array, 1);
 
     // Whom an administrator takes out stays out, until somebody adds it.
-    lose(&exports, &mut client);
+    exports.lose(1, &mut client, &[7; 4096]);
     let is_away = |status: &serde_json::Value| status["members"][1]["away"]["waiting"] == "server";
     until(&exports.array, "it is wanted back", is_away);
     let _ = ask(&exports.array, &["remove", "1"]).success();
@@ -318,10 +325,7 @@ fn what_a_member_missed_is_all_that_it_is_sent() {
     let data = Random::new(94).bytes(64 << 10);
     client.write(0, &data[..4096]);
     client.flush();
-    exports.kill(1);
-    client.write(0, &data);
-    client.flush();
-    fails(&exports.array, 1);
+    exports.lose(1, &mut client, &data);
     // Where nobody wrote the member stays as it is, whatever that is.
     let facts = exports.array.facts();
     let quiet = facts[1].data_offset + facts[1].data_size - 4096;

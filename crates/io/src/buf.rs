@@ -268,6 +268,14 @@ impl Buf {
         Self { hold: Hold { block: Rc::new(Block::zeroed(class.bytes)) }, len }
     }
 
+    /// A buffer with these bytes, outside any budget.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut buf = Self::zeroed(Bytes(bytes.len() as u64));
+        buf.as_mut().copy_from_slice(bytes);
+        buf
+    }
+
     /// A buffer of `len` zero bytes outside any budget, or `None` where the system has too little memory left: for
     /// those that can do without.
     #[must_use]

@@ -18,8 +18,7 @@ use crate::member::{Member, MemberError};
 /// # Panics
 /// When the header is of a larger device, or this one is open for reading only.
 pub fn store(device: &Member, header: &LogHeader) -> Result<(), Error> {
-    let mut buf = Buf::zeroed(Bytes(HEADER_BYTES as u64));
-    buf.as_mut().copy_from_slice(&header.encode());
+    let buf = Buf::of(&header.encode());
     for position in header.positions().expect("a log device has room for its header") {
         device.write_at(position, &buf)?;
     }

@@ -185,11 +185,10 @@ impl Ends {
     }
 
     fn uraid(&self) -> Option<Signature> {
-        let positions = superblock::positions(Bytes(self.size))?;
+        let places = superblock::places(Bytes(self.size))?;
         let kinds = [("uraid member", superblock::MAGIC), ("uraid log device", log_device::MAGIC)];
         kinds.into_iter().find_map(|(name, magic)| {
-            let mut places = positions.into_iter().chain([superblock::INNER_COPY]);
-            let offset = places.find(|position| self.has(Some(position.0), &magic))?;
+            let offset = places.into_iter().find(|position| self.has(Some(position.0), &magic))?;
             Some(Signature { name, offset })
         })
     }

@@ -6,7 +6,7 @@ use uraid_layout::{Bytes, SECTOR_BYTES};
 use crate::buf::Buf;
 use crate::error::Error;
 use crate::format::superblock::{
-    INNER_COPY, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, erased, newest, newest_beside, positions,
+    SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, erased, newest, newest_beside, places,
 };
 use crate::member::{Member, MemberError};
 
@@ -20,8 +20,7 @@ use crate::member::{Member, MemberError};
 pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
     // One that was enlarged has its last copy where it ended before.
     assert!(superblock.areas.member_size <= member.size(), "a superblock is written to its own member");
-    let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-    buf.as_mut().copy_from_slice(&encode(superblock));
+    let buf = Buf::of(&encode(superblock));
     for position in superblock.write_positions() {
         member.write_at(position, &buf)?;
     }
@@ -44,9 +43,7 @@ pub fn mend_other(member: &Member, superblock: &Superblock) -> Result<(), Error>
     if matches!(copy, Ok(Ok(_) | Err(SuperblockError::NoMagic))) {
         return Ok(());
     }
-    let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-    buf.as_mut().copy_from_slice(&encode(superblock));
-    member.write_at(position, &buf)?;
+    member.write_at(position, &Buf::of(&encode(superblock)))?;
     Ok(member.sync()?)
 }
 
@@ -77,13 +74,13 @@ pub fn erase(member: &Member) -> Result<(), Error> {
 /// When the member can't be read, or as [`newest`].
 pub fn load(member: &Member) -> Result<Superblock, Error> {
     let no_superblock = |source| Error::Superblock { path: member.path().into(), source };
-    let Some([even, odd, tail]) = positions(member.size()) else { return Err(no_superblock(SuperblockError::NoMagic)) };
+    let Some(places) = places(member.size()) else { return Err(no_superblock(SuperblockError::NoMagic)) };
     let read = |position| Ok(decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?));
-    let mut found = Vec::from([even, odd, INNER_COPY, tail].map(read));
+    let mut found = Vec::from(places.map(read));
     let in_head = found[..3].iter().filter_map(|copy: &Result<_, MemberError>| copy.as_ref().ok()?.as_ref().ok());
     if let Some(newest) = in_head.max_by_key(|own| (own.epoch, own.revision)) {
-        let is_inside = newest.areas.copies().contains(&INNER_COPY);
-        drop(found.remove(if is_inside { 3 } else { 2 }));
+        let [.., inner, _] = places;
+        drop(found.remove(if newest.areas.copies().contains(&inner) { 3 } else { 2 }));
     }
     let (copies, unreadable): (Vec<_>, Vec<_>) = found.into_iter().partition(Result::is_ok);
     let copies: Vec<_> = copies.into_iter().flatten().collect();

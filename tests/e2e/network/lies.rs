@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::process::Signal;
 
-use super::{Exports, Kind, fails, nbdkit, returns};
+use super::{Exports, Kind, fails, nbdkit, problem, returns};
 use crate::control::{ask, until};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
@@ -63,18 +63,11 @@ fn a_member_whose_export_has_become_smaller_does_not_return_by_itself() {
     let server = exports.serve_returning("100ms", &[]);
     let image = Random::new(107).bytes(exports.array.expected_size());
     write_export(server.uri(), &image);
-    exports.kill(2);
     let mut client = server.connect();
-    client.write(0, &image[..1 << 20]);
-    client.flush();
-    fails(&exports.array, 2);
+    exports.lose(2, &mut client, &image[..1 << 20]);
     resize(&exports, 2, 12 << 20);
     exports.restart(2);
-    let is_small = |now: &serde_json::Value| {
-        let problem = now["members"][2]["away"]["problem"].as_str().unwrap_or_default();
-        problem.contains("too small")
-    };
-    let now = until(&exports.array, "it is looked at", is_small);
+    let now = until(&exports.array, "it is looked at", |now| problem(now, 2).contains("too small"));
     let found = (&now["members"][2]["state"], &now["members"][2]["away"]["waiting"]);
     assert_eq!(found, (&"missing".into(), &"administrator".into()), "{now:#}");
     exports.kill(2);
@@ -98,19 +91,15 @@ fn who_is_not_the_member_that_broke_does_not_return_in_its_place() {
         let other = Array::create(&shape::raid5_of_3());
         std::fs::read(&other.members()[1]).unwrap()
     };
-    exports.kill(1);
-    client.write(0, &[1; 200_000]);
-    client.flush();
-    fails(&exports.array, 1);
+    exports.lose(1, &mut client, &[1; 200_000]);
     std::fs::rename(&file, &kept).unwrap();
     let twin = std::fs::read(&exports.array.members()[2]).unwrap();
     let blank = vec![0; MEMBER_BYTES];
     let another = "another member is there now";
-    for (found, problem) in [(&of_another, another), (&twin, another), (&blank, "no uraid superblock")] {
+    for (found, why) in [(&of_another, another), (&twin, another), (&blank, "no uraid superblock")] {
         std::fs::write(&file, found).unwrap();
         exports.restart(1);
-        let says = |now: &serde_json::Value| now["members"][1]["away"]["problem"].as_str().map(str::to_owned);
-        let now = until(&exports.array, "it is looked at", |now| says(now).is_some_and(|said| said.contains(problem)));
+        let now = until(&exports.array, "it is looked at", |now| problem(now, 1).contains(why));
         assert_eq!(now["members"][1]["state"], "missing", "{now:#}");
         exports.kill(1);
         assert!(&std::fs::read(&file).unwrap() == found, "nothing is written to it");
@@ -129,10 +118,7 @@ fn who_breaks_while_it_returns_is_asked_for_again_and_an_administrator_told() {
     exports.create();
     let server = exports.serve_returning("100ms", &["--read-deadline", "500ms", "--write-deadline", "1s"]);
     let mut client = server.connect();
-    exports.kill(1);
-    client.write(0, &[1; 200_000]);
-    client.flush();
-    fails(&exports.array, 1);
+    exports.lose(1, &mut client, &[1; 200_000]);
     for left in [exports.socket(1), exports.array.path("export1.pid")] {
         std::fs::remove_file(left).unwrap();
     }
@@ -140,8 +126,8 @@ fn who_breaks_while_it_returns_is_asked_for_again_and_an_administrator_told() {
     let slow = ["--filter=delay", "file", file, "wdelay=600"];
     let (slow, _) = nbdkit(&exports.array.path(""), "export1", &slow);
     let has_failed = |now: &serde_json::Value| {
-        let problem = now["members"][1]["away"]["problem"].as_str();
-        problem.is_some_and(|problem| !problem.contains("can't connect")) && now["members"][1]["state"] == "missing"
+        let problem = problem(now, 1);
+        !problem.is_empty() && !problem.contains("can't connect") && now["members"][1]["state"] == "missing"
     };
     let now = until(&exports.array, "it breaks again", has_failed);
     assert_eq!(now["members"][1]["away"]["waiting"], "server", "{now:#}");
@@ -149,8 +135,7 @@ fn who_breaks_while_it_returns_is_asked_for_again_and_an_administrator_told() {
     exports.restart(1);
     // It has missed a superblock of the time when it was a member again.
     let is_told = |now: &serde_json::Value| {
-        let away = &now["members"][1]["away"];
-        away["waiting"] == "administrator" && away["problem"].as_str().is_some_and(|said| said.contains("--force"))
+        now["members"][1]["away"]["waiting"] == "administrator" && problem(now, 1).contains("--force")
     };
     let _ = until(&exports.array, "an administrator is told what to do", is_told);
     let added = ask(&exports.array, &["add", "--force", exports.uris[1].to_str().unwrap()]).success().text();

@@ -320,9 +320,7 @@ fn of_revision(own: &Superblock, revision: Revision) -> Superblock {
 /// Writes, and makes all of it durable.
 fn perform(members: &[Member], round: Vec<Write>) -> Result<(), AdoptError> {
     for Write { slot, offset, bytes } in round {
-        let mut buf = Buf::zeroed(Bytes(bytes.len() as u64));
-        buf.as_mut().copy_from_slice(&bytes);
-        members[slot].write_at(offset, &buf)?;
+        members[slot].write_at(offset, &Buf::of(&bytes))?;
     }
     Ok(members.iter().try_for_each(Member::sync)?)
 }

@@ -76,8 +76,6 @@ pub(super) fn superblock_writes(superblock: &Superblock) -> [DiskOp; 2] {
 
 /// The write of one copy of a superblock.
 pub(super) fn superblock_write(superblock: &Superblock, offset: Bytes) -> DiskOp {
-    let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-    block.as_mut().copy_from_slice(&encode(superblock));
-    let segments = smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
+    let segments = smallvec![Buf::of(&encode(superblock)).lease_read(0..SUPERBLOCK_BYTES)];
     DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Write, offset, segments }
 }

@@ -82,11 +82,8 @@ impl Pages {
             pages.headers.push(header.clone());
             if is_first && !header.extents.is_empty() {
                 let (buf, content) = load(disk, own, header, Lane::Journal)?;
-                let content = header.pieces(buf.bytes(content)).map(|(extent, bytes)| {
-                    let mut own = Buf::zeroed(Bytes(bytes.len() as u64));
-                    own.as_mut().copy_from_slice(bytes);
-                    (Lba(extent.sector.0), own)
-                });
+                let pieces = header.pieces(buf.bytes(content));
+                let content = pieces.map(|(extent, bytes)| (Lba(extent.sector.0), Buf::of(bytes)));
                 pages.records.push(Record { sequence: header.sequence, content: content.collect() });
             }
         }

@@ -43,7 +43,7 @@ use crate::engine::Record;
 use crate::format::Epoch;
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::{Bitmap, Regions};
-use crate::format::superblock::{Area, Areas, INNER_COPY, Reshape, SUPERBLOCK_BYTES, SlotEntry, Superblock, positions};
+use crate::format::superblock::{Area, Areas, Reshape, SUPERBLOCK_BYTES, SlotEntry, Superblock, places};
 use crate::member::Access;
 pub use error::ReshapeError;
 pub use exchange::Exchange;
@@ -150,8 +150,8 @@ fn introduce(disk: &mut impl Disk, own: &Superblock, is_clear: bool) -> Result<(
 
 /// Where a member may have superblocks.
 fn superblock_areas(areas: &Areas) -> [Area; 4] {
-    let [even, odd, tail] = positions(areas.member_size).expect("checked areas have room for a superblock");
-    [even, odd, INNER_COPY, tail].map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) })
+    let places = places(areas.member_size).expect("checked areas have room for a superblock");
+    places.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) })
 }
 
 impl<D: Disk> Reshaping<D> {

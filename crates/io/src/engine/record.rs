@@ -522,8 +522,7 @@ impl Record {
         for member in members.iter() {
             let superblock = self.superblocks[member.index()].as_mut().expect("a present member has a superblock");
             advance(superblock, state);
-            let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-            block.as_mut().copy_from_slice(&encode(superblock));
+            let block = Buf::of(&encode(superblock));
             let lease = || block.lease_read(0..SUPERBLOCK_BYTES);
             writes.extend(superblock.write_positions().into_iter().map(|position| (member, position, lease())));
         }

@@ -17,7 +17,7 @@ mod settings;
 pub(crate) mod tests;
 
 pub use areas::{Area, Areas, MEMBER_MIN, SUMS_IN_SECTOR, SUPERBLOCK_BYTES, positions};
-pub(crate) use areas::{INNER_COPY, TAIL_BYTES};
+pub(crate) use areas::{TAIL_BYTES, places};
 pub(crate) use codec::MAGIC;
 pub(crate) use codec::encode_converting;
 pub use codec::{decode, encode};

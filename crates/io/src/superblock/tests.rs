@@ -3,7 +3,7 @@ use uraid_layout::Bytes;
 use super::*;
 use crate::format::Epoch;
 use crate::format::superblock::tests::sample;
-use crate::format::superblock::{Allocation, Areas, Revision, SlotState};
+use crate::format::superblock::{Allocation, Areas, Revision, SlotState, positions};
 use crate::member::Access;
 
 const MIB: u64 = 1 << 20;
@@ -58,9 +58,7 @@ fn a_write_torn_at_any_block_leaves_this_version_or_the_one_before() {
             };
             let masks = [torn & 15, torn >> 4 & 15];
             for (position, kept) in after.write_positions().into_iter().zip(masks) {
-                let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-                buf.as_mut().copy_from_slice(&mix(kept));
-                member.write_at(position, &buf).unwrap();
+                member.write_at(position, &Buf::of(&mix(kept))).unwrap();
             }
             let found = load(member).unwrap();
             let is_whole = masks.into_iter().any(|mask| mix(mask) == new);
@@ -99,9 +97,7 @@ fn where_data_reach_over_the_tail_the_last_copy_is_in_the_head() {
         let guest = Superblock { array: uuid::Uuid::from_u128(1), epoch: Epoch(99), ..sample() };
         let tail = positions(member.size()).unwrap()[2];
         let put = |at: Bytes, superblock: &Superblock| {
-            let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-            buf.as_mut().copy_from_slice(&encode(superblock));
-            member.write_at(at, &buf).unwrap();
+            member.write_at(at, &Buf::of(&encode(superblock))).unwrap();
         };
         put(tail, &guest);
         store(member, &own).unwrap();

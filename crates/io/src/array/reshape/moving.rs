@@ -181,8 +181,7 @@ mod tests {
                 let byte = |lba: u64, at: usize| u8::try_from((lba * 7 + at as u64 / 64) % 251).unwrap();
                 let bytes: Vec<u8> =
                     (content.start.0..content.end.0).flat_map(|lba| (0..512).map(move |at| byte(lba, at))).collect();
-                let mut buf = Buf::zeroed(Bytes(bytes.len() as u64));
-                buf.as_mut().copy_from_slice(&bytes);
+                let buf = Buf::of(&bytes);
                 let parts = parts(&shape, &content, &buf, &Pool::new(Bytes(0)));
                 let held = |at: uraid_layout::Location| {
                     let part = &parts[at.member.index()];

@@ -10,7 +10,7 @@
 //! array that goes on with the old member instead marks its members as written first, in a later version of the same
 //! epoch, or a later one.
 
-use uraid_layout::{Bytes, MemberIndex, MemberSet};
+use uraid_layout::{MemberIndex, MemberSet};
 
 use super::calm::calm;
 use super::{handover, logs};
@@ -182,8 +182,7 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
         members.operations.flush_all(seat.iter()).await;
     }
     let sealed = members.record().sealed(&superblock, generation);
-    let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-    block.as_mut().copy_from_slice(&encode(&sealed));
+    let block = Buf::of(&encode(&sealed));
     let write = |offset| (twin.seat, offset, block.lease_read(0..SUPERBLOCK_BYTES));
     // What it failed to make durable may be gone with the power: then it must not say so.
     if members.twin().is_some_and(|twin| !twin.has_failed) || planted!(CopySealedDespiteFailure) {

@@ -23,7 +23,7 @@ pub const MEMBER_MIN: Bytes = Bytes(4 * MIB);
 const HEAD_SLOTS: [Bytes; 2] = [Bytes(16 * KIB), Bytes(48 * KIB)];
 
 /// Where the third copy is if the data reach over its place at the tail.
-pub(crate) const INNER_COPY: Bytes = Bytes(28 * KIB);
+const INNER_COPY: Bytes = Bytes(28 * KIB);
 
 /// What is left free at the end, after the superblock's copy: a backup partition table that some tool writes there does
 /// not destroy it.
@@ -229,6 +229,13 @@ pub fn positions(member_size: Bytes) -> Option<[Bytes; 3]> {
     let page = SUPERBLOCK_BYTES as u64;
     let tail = Bytes((member_size.0 / page * page).checked_sub(TAIL_BYTES)?);
     (member_size >= MEMBER_MIN).then_some([HEAD_SLOTS[0], HEAD_SLOTS[1], tail])
+}
+
+/// All places where a member of this size may have a copy: the two slots, the one in the head, and the tail. `None`
+/// when it is below [`MEMBER_MIN`].
+#[must_use]
+pub(crate) fn places(member_size: Bytes) -> Option<[Bytes; 4]> {
+    positions(member_size).map(|[even, odd, tail]| [even, odd, INNER_COPY, tail])
 }
 
 fn between(start: u64, end: u64) -> Area {

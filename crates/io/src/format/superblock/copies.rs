@@ -2,7 +2,7 @@
 
 use uraid_layout::Bytes;
 
-use super::areas::{Area, HEAD_STEP, INNER_COPY, SUPERBLOCK_BYTES, positions};
+use super::areas::{Area, HEAD_STEP, SUPERBLOCK_BYTES, places};
 use super::content::{Superblock, SuperblockError};
 
 /// What a new member of this size gets zeros in: first where the superblocks are, so that a former array does without
@@ -14,11 +14,10 @@ use super::content::{Superblock, SuperblockError};
 /// When the size is below [`MEMBER_MIN`](super::areas::MEMBER_MIN).
 #[must_use]
 pub(crate) fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
-    let places @ [.., tail] = positions(size).expect("a member is not below the smallest size");
-    let copies =
-        places.into_iter().chain([INNER_COPY]).map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) });
+    let places @ [.., tail] = places(size).expect("a member is not below the smallest size");
+    let copies = places.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) });
     let last = Area { offset: tail, size: Bytes((size.0 - tail.0) / step.0 * step.0) };
-    [copies.collect(), vec![Area { offset: Bytes(0), size: HEAD_STEP }, last]]
+    [copies.into(), vec![Area { offset: Bytes(0), size: HEAD_STEP }, last]]
 }
 
 /// The copy that counts beside some that can't be read; none where one of those may be newer. Each version is written
