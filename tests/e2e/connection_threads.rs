@@ -36,7 +36,7 @@ fn requests_of_any_size_at_any_place(shape: &Shape) {
         let mut clients: Vec<Client> = (0..4).map(|_| server.connect()).collect();
         let mut random = Random::new(seed);
         let mut model = vec![0; array.expected_size()];
-        for round in 0..80 {
+        for round in 0..48 {
             let (offset, length) = random.sectors(model.len(), [4096, 256 << 10, LONGEST][round % 3]);
             let size = u32::try_from(length).unwrap();
             let (one, other) = (random.below(4), random.below(4));

@@ -38,7 +38,7 @@ pub(crate) struct ConvertArgs {
     #[arg(long, required_unless_present = "undo", conflicts_with = "undo")]
     from_md: bool,
     /// Write nothing: check whether it can be converted, and whether parity and copies agree everywhere
-    #[arg(long, requires = "from_md", conflicts_with = "undo_file")]
+    #[arg(long, requires = "from_md", conflicts_with_all = ["undo_file", "undo"])]
     rehearse: bool,
     /// Where to keep what is overwritten: a new file, not on this array
     #[arg(long, value_name = "FILE", required_unless_present_any = ["rehearse", "undo"], conflicts_with = "undo")]
@@ -195,7 +195,8 @@ fn seats(assembly: &Assembly, found: Vec<Found>) -> Result<Vec<Found>> {
     }
     for member in members {
         let label = visible(&member.label);
-        ensure!(matches!(member.standing, Standing::Active { .. }), "{label}: {}: leave it out", member.standing);
+        let is_active = matches!(member.standing, Standing::Active { .. });
+        ensure!(is_active, "{label}: {}: name members that have all of the content", member.standing);
         ensure!(member.bad_blocks == 0, "{label}: has bad blocks on record: replace it in Linux first");
     }
     ensure!(missing.is_empty(), "the array is degraded: let Linux make it whole first, or name all of its members");

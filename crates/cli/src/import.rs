@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use uraid_layout::Sectors;
 use uraid_md::superblock::{Level, layout_words};
-use uraid_md::{Array, Assembly, Judged, Options, Standing};
+use uraid_md::{Array, Assembly, FileSource, Judged, Options, Standing};
 use uraid_serve::text::{size, visible};
 
 use crate::md::{Gathered, gather, health, name, said};
@@ -84,7 +84,7 @@ struct MemberReport {
 
 /// Runs the command.
 pub(crate) fn run(args: &ImportArgs) -> Result<()> {
-    let Gathered { arrays, troubles } = gather(&args.paths, &Options::default())?;
+    let Gathered { arrays, troubles } = gather(&args.paths, FileSource::open, &Options::default())?;
     if args.json {
         let report = |trouble: &uraid_md::Trouble| TroubleReport {
             path: trouble.label.clone(),

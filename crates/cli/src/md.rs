@@ -1,11 +1,11 @@
 //! Arrays of Linux md in files and devices, for the commands that show and serve them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 use uraid_md::superblock::Superblock;
-use uraid_md::{Assembly, FileSource, Options, Source, Trouble, assemble, scan};
+use uraid_md::{Assembly, FileSource, OpenError, Options, Source, Trouble, assemble, scan};
 use uraid_serve::text::{list, name_members, visible};
 
 /// So many missing members are named; of more it is said how many there are.
@@ -19,15 +19,20 @@ pub(crate) struct Gathered {
     pub(crate) troubles: Vec<Trouble>,
 }
 
-/// Finds the arrays whose members these paths lead to. A file that is named twice counts once.
+/// Finds the arrays whose members these paths lead to, which are opened by `open`. A file that is named twice counts
+/// once.
 ///
 /// # Errors
 /// If none leads to a member.
-pub(crate) fn gather(paths: &[PathBuf], options: &Options) -> Result<Gathered> {
+pub(crate) fn gather(
+    paths: &[PathBuf],
+    open: impl Fn(&Path) -> Result<FileSource, OpenError>,
+    options: &Options,
+) -> Result<Gathered> {
     let (mut seen, mut found, mut troubles) = (Vec::new(), Vec::new(), Vec::new());
     for path in paths {
         let label = path.display().to_string();
-        let file = match FileSource::open(path) {
+        let file = match open(path) {
             Ok(file) => file,
             Err(error) => {
                 troubles.push(Trouble { label, reason: error.into() });

@@ -44,23 +44,28 @@ pub(crate) fn run(args: &WipeArgs) -> Result<()> {
             name if name.is_empty() => array.to_string(),
             name => format!("'{name}'"),
         };
+        let mut erase: fn(&Member) -> Result<(), Error> = superblock::erase;
         let what = match patiently(path, || superblock::load(&member)) {
+            Err(Error::Superblock { source: SuperblockError::Converting { array, .. }, .. }) => {
+                erase = superblock::erase_conversion;
+                format!("what a conversion to array {array} left that was cut off")
+            }
             Err(Error::Superblock { source: SuperblockError::NoMagic, .. }) => match log_device::load(&member) {
                 Ok(header) => format!("a log device of array {}", named(&header.name, header.array)),
                 Err(_) => bail!("{}: is no member, so there is nothing to wipe", path.display()),
             },
             loaded => loaded.map(|own| format!("member {} of array {}", own.slot, named(&own.name, own.array)))?,
         };
-        found.push((member, format!("{}: {what}", path.display())));
+        found.push((member, erase, format!("{}: {what}", path.display())));
     }
     ensure!(
         args.force,
         "{}\nNothing is wiped yet; --force makes {} forget it",
-        found.iter().map(|(_, text)| text.as_str()).collect::<Vec<_>>().join("\n"),
+        found.iter().map(|(.., text)| text.as_str()).collect::<Vec<_>>().join("\n"),
         if found.len() == 1 { "the member" } else { "all of them" },
     );
-    for (member, text) in &found {
-        patiently(member.path(), || superblock::erase(member))?;
+    for (member, erase, text) in &found {
+        patiently(member.path(), || erase(member))?;
         print(format_args!("{text}: wiped"))?;
     }
     Ok(())

@@ -67,6 +67,47 @@ pub fn erase(member: &Member) -> Result<(), Error> {
     Ok(())
 }
 
+/// Checks that no copy of the superblock, wherever one can be, says that the member is being converted; blocks.
+///
+/// # Errors
+/// What the first of those says; or the member can't be read.
+pub(crate) fn check_not_converting(member: &Member) -> Result<(), Error> {
+    match converting(member)?.pop() {
+        Some((_, source)) => Err(Error::Superblock { path: member.path().into(), source }),
+        None => Ok(()),
+    }
+}
+
+/// Takes away what a conversion left that was cut off, and nothing else. Durable when it returns; blocks.
+///
+/// # Errors
+/// When the member fails.
+///
+/// # Panics
+/// When the member is open for reading only.
+pub fn erase_conversion(member: &Member) -> Result<(), Error> {
+    for (position, _) in converting(member)? {
+        member.write_at(position, &Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64)))?;
+    }
+    Ok(member.sync()?)
+}
+
+/// Where a superblock says that the member is being converted, and what it says. At the tail only if none is in its
+/// place in the head: otherwise the tail is within the data.
+fn converting(member: &Member) -> Result<Vec<(Bytes, SuperblockError)>, Error> {
+    let [even, _, inner, tail] = places(member.size()).unwrap_or_default();
+    let mut found = Vec::new();
+    for position in [even, inner, tail] {
+        let copy = decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?);
+        if let Err(error @ SuperblockError::Converting { .. }) = copy
+            && (position != tail || found.iter().all(|(found, _)| *found != inner))
+        {
+            found.push((position, error));
+        }
+    }
+    Ok(found)
+}
+
 /// Reads the superblock that counts; blocks. One of its three copies may be unreadable: each version is in two of them.
 /// What the head says decides where the last one is; if it says nothing, it is looked for in both places.
 ///

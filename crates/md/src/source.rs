@@ -1,6 +1,6 @@
 //! Where bytes come from: files, devices, parts of them. They are only read.
 
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
@@ -37,6 +37,9 @@ pub enum OpenError {
     /// It is a directory, a socket, a terminal...
     #[error("it is neither a file nor a block device")]
     Kind,
+    /// Another process writes it.
+    #[error("another process has it locked to write to it: stop that first")]
+    Locked,
 }
 
 impl FileSource {
@@ -59,6 +62,19 @@ impl FileSource {
             false => (metadata.dev(), metadata.ino()),
         };
         Ok(Self { file, size, identity })
+    }
+
+    /// The same, with a shared lock for as long as it is open: nobody of ours writes it meanwhile.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_locked(path: &Path) -> Result<Self, OpenError> {
+        let source = Self::open(path)?;
+        match source.file.try_lock_shared() {
+            Ok(()) => Ok(source),
+            Err(TryLockError::WouldBlock) => Err(OpenError::Locked),
+            Err(TryLockError::Error(error)) => Err(error.into()),
+        }
     }
 
     /// What tells whether two paths lead to the same file or device.

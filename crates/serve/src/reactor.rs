@@ -461,14 +461,13 @@ impl<D: LiveDisk> Reactor<D> {
     }
 
     /// Hands a command to the engine, or the first piece of it.
-    fn begin(&self, token: Token, command: engine::Command) {
+    fn begin(&self, token: Token, mut command: engine::Command) {
         let mut engine = self.engine.borrow_mut();
-        let (piece, rest) = pieces::cut(command, || engine.geometry().stripe_sectors());
-        let token = match rest {
+        let token = match pieces::cut(&mut command, || engine.geometry().stripe_sectors()) {
             Some(command) => Token::Piece(Box::new(Rest { token, command })),
             None => token,
         };
-        engine.submit(token, piece);
+        engine.submit(token, command);
     }
 
     /// Begins the next pieces of commands whose last ones have been done; whether there are any.

@@ -136,6 +136,48 @@ fn it_goes_back_until_it_was_written() {
 }
 
 #[test]
+fn going_back_is_not_rehearsed() {
+    let directory = tempfile::tempdir().unwrap();
+    let Made { members, .. } = LARGE5.make(directory.path());
+    let file = convert_keeping(&directory, &members);
+    let before = bytes(&members);
+    let words = ["--rehearse", "--undo", file.to_str().unwrap()];
+    assert!(convert(&words, &[]).code_is(2).stderr.contains("cannot be used with"));
+    assert!(bytes(&members) == before);
+}
+
+#[test]
+fn members_that_are_served_are_not_converted() {
+    let directory = tempfile::tempdir().unwrap();
+    let Made { members, content } = LARGE5.make(directory.path());
+    let (before, file) = (bytes(&members), directory.path().join("undo"));
+    let words = ["--from-md", "--undo-file", file.to_str().unwrap()];
+    let server = serve(&directory, &["--md"], &members);
+    refused(&words, &members, "in use");
+    assert!(bytes(&members) == before && !file.exists());
+    assert_same(&read_export(server.uri()), &content, "as it was");
+    let _ = server.stop();
+    let _ = convert(&words, &members).success();
+}
+
+/// The next attempt may have the same name.
+#[test]
+fn an_undo_file_that_has_no_room_leaves_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let Made { members, .. } = LARGE5.make(directory.path());
+    let (before, file) = (bytes(&members), directory.path().join("undo"));
+    let mut command = Command::new("bash");
+    // Files may have 100 KiB; what is written beyond that is an error.
+    command.args(["-c", r#"trap '' XFSZ; ulimit -f 100; exec "$@""#, "bash"]);
+    command.arg(binary::command().get_program()).args(["convert", "--from-md", "--undo-file"]);
+    command.arg(&file).args(&members);
+    let said = run(command).code_is(1).stderr;
+    assert!(said.contains("can't write"), "{said}");
+    assert!(bytes(&members) == before && !file.exists());
+    convert_keeping(&directory, &members);
+}
+
+#[test]
 fn a_rehearsal_writes_nothing_and_finds_parity_that_is_wrong() {
     let directory = tempfile::tempdir().unwrap();
     let Made { members, content } = LARGE6.make(directory.path());
@@ -190,7 +232,7 @@ fn what_is_not_whole_is_refused_and_left_as_it_is() {
     fs::write(&members[2], &before[2]).unwrap();
     let spare = directory.path().join("spare");
     fs::write(&spare, LARGE5.newer(4, vec![0; 50 * 65536])).unwrap();
-    refused(&words, &[members.clone(), vec![spare]].concat(), "leave it out");
+    refused(&words, &[members.clone(), vec![spare]].concat(), "name members that have all of the content");
     // Its only partition begins after 1 MiB.
     let (disk, mut partitioned) = (directory.path().join("disk"), vec![0; 1 << 20]);
     partitioned[446 + 4] = 0xfd;

@@ -66,7 +66,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         kind: Kind::Layouts(include_str!("scenario/layouts.sh")),
         disks: 7,
         disk_mib: 8,
-        time_max: minutes(8),
+        time_max: minutes(20),
         ci: false,
     },
     Scenario {

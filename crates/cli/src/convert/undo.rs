@@ -24,6 +24,7 @@ const SIZE_MAX: u64 = 64 << 20;
 struct Entry {
     path: PathBuf,
     member: Uuid,
+    size: u64,
     head: usize,
     last: u64,
     behind: usize,
@@ -41,7 +42,11 @@ pub(super) fn keep(path: &Path, formers: &[Former]) -> Result<()> {
     formers.iter().for_each(|former| rest.extend([former.head.as_slice(), &former.behind].concat()));
     let mut file = OpenOptions::new().write(true).create_new(true).open(path).with_context(failed)?;
     let written = writeln!(file, "{FORMAT} {:08x}", crc32fast::hash(&rest)).and_then(|()| file.write_all(&rest));
-    written.and_then(|()| file.sync_all()).with_context(failed)?;
+    if let Err(error) = written.and_then(|()| file.sync_all()) {
+        // Nothing was written to the members yet, and the next attempt may have the same name.
+        let _ = fs::remove_file(path);
+        return Err(error).with_context(failed);
+    }
     // Its name has to be as durable as what it has.
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all()).with_context(failed)
@@ -72,9 +77,9 @@ fn parse(bytes: &[u8]) -> Option<Vec<Former>> {
         Some(taken.to_vec())
     };
     let mut formers = Vec::with_capacity(entries.len());
-    for Entry { path, member, head, last, behind } in entries {
+    for Entry { path, member, size, head, last, behind } in entries {
         let (head, behind) = (take(head)?, take(behind)?);
-        formers.push(Former { path, member, head, last: Bytes(last), behind });
+        formers.push(Former { path, member, size: Bytes(size), head, last: Bytes(last), behind });
     }
     (left.is_empty() && !formers.is_empty()).then_some(formers)
 }
@@ -84,6 +89,7 @@ fn entry(former: &Former) -> Result<Entry> {
         // Whoever takes it back may be in another directory.
         path: std::path::absolute(&former.path)?,
         member: former.member,
+        size: former.size.0,
         head: former.head.len(),
         last: former.last.0,
         behind: former.behind.len(),
@@ -101,6 +107,7 @@ mod tests {
         let former = |slot: u8| Former {
             path: PathBuf::from(format!("/dev/member{slot}")),
             member: Uuid::from_bytes([slot; 16]),
+            size: Bytes(5 << 20),
             head: vec![b'\n', slot, 0, 255],
             last: Bytes(4 << 20),
             behind: vec![slot; usize::from(slot)],

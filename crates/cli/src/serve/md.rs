@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use uraid_layout::Bytes;
 use uraid_md::superblock::Superblock;
-use uraid_md::{Array, Assembly, Options, Standing};
+use uraid_md::{Array, Assembly, FileSource, Options, Standing};
 use uraid_nbd::{BlockSizes, ExportInfo};
 use uraid_serve::plain::{self, Content, PlainOptions};
 use uraid_serve::server::{self, Reachable, Sockets};
@@ -66,7 +66,7 @@ fn open(args: &ServeArgs) -> Result<(Superblock, Array)> {
         MdZones::Alternate => uraid_md::geometry::ZoneOrder::Alternate,
     });
     let options = Options { trust_parity: args.force, zone_order };
-    let Gathered { mut arrays, troubles } = gather(&args.members, &options)?;
+    let Gathered { mut arrays, troubles } = gather(&args.members, FileSource::open_locked, &options)?;
     let found: Vec<String> = arrays.iter().map(shown).collect();
     arrays.retain(|assembly| is_wanted(args, &assembly.superblock));
     let assembly = match (arrays.len(), arrays.pop()) {

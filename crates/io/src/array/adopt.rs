@@ -5,12 +5,14 @@
 //!
 //! There is no moment at which both programs would take the members for theirs. First they get superblocks that say
 //! that they are being *converted*, which nobody opens; then the other program's are erased; then the superblocks say
-//! what the array is. Each of these rounds is durable before the next begins, and going back has the same rounds.
+//! what the array is. Each of these rounds is durable before the next begins, and going back has the same rounds. Where
+//! either is cut off the other program may still have all that it needs, and go on: going back would undo what it did
+//! since, so its superblocks have to be as they were, or erased.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use uraid_layout::{Bytes, Geometry, GeometryError, Spec};
+use uraid_layout::{Bytes, Geometry, GeometryError, SECTOR_BYTES, Spec};
 use uuid::Uuid;
 
 use super::create::stripe_on_member;
@@ -22,7 +24,7 @@ use crate::format::superblock::{
 };
 use crate::format::{Epoch, UnixSeconds};
 use crate::member::{Access, Member, MemberError};
-use crate::superblock::load;
+use crate::superblock::{check_not_converting, load};
 
 /// What is overwritten of a head: everything before the log, whose old records belong to no run of this array.
 const HEAD: usize = 512 << 10;
@@ -92,12 +94,25 @@ pub enum AdoptError {
     Unsound(#[source] SuperblockError),
     /// It is not one of those that were converted.
     #[error(
-        "{path}: is none of the members that were converted, or was changed since by another program",
+        "{path}: is none of the members that were converted, or was changed since by another program. If Linux has \
+         used the array since, it is Linux's: `uraid wipe` takes away what a conversion left that was cut off",
         path = path.display()
     )]
     Stranger {
         /// The member.
         path: PathBuf,
+    },
+    /// Two are the same one of those that were converted.
+    #[error(
+        "{first} and {second}: both are what one member became: name the one that is not a copy",
+        first = first.display(),
+        second = second.display()
+    )]
+    Twice {
+        /// One.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
     },
     /// One of those that were converted was not found.
     #[error("what was {path} is not among the members that were named: name all of them", path = path.display())]
@@ -123,6 +138,8 @@ pub struct Former {
     pub path: PathBuf,
     /// The member that it becomes.
     pub member: Uuid,
+    /// How large it is.
+    pub size: Bytes,
     /// Its first bytes.
     pub head: Vec<u8>,
     /// Where the last copy of the superblock has its place: behind the data, or in the head.
@@ -146,7 +163,8 @@ struct Write {
 }
 
 impl Adoptable {
-    /// Looks at the members, and changes nothing.
+    /// Looks at the members, and changes nothing. None may have anything of a conversion that was cut off: a copy of
+    /// that would be of no use to the other program.
     ///
     /// # Errors
     /// See [`AdoptError`].
@@ -159,6 +177,7 @@ impl Adoptable {
         assert_eq!(adoption.members.len(), geometry.members(), "each slot has a member");
         let paths: Vec<&Path> = adoption.members.iter().map(|place| place.path.as_path()).collect();
         let members = Member::open_all(&paths, Access::ReadWrite)?;
+        members.iter().try_for_each(check_not_converting)?;
         let areas = members.iter().zip(&adoption.members).map(|(member, place)| areas(member, place, adoption.spec));
         let areas: Vec<Areas> = areas.collect::<Result<_, _>>()?;
         let consistency = consistency(&geometry, &areas);
@@ -196,6 +215,7 @@ impl Adoptable {
             Ok(Former {
                 path: member.path().to_path_buf(),
                 member: own.member,
+                size: member.size(),
                 head: member.peek(Bytes(0), Bytes(HEAD as u64))?,
                 last,
                 behind: member.peek(last, Bytes(SUPERBLOCK_BYTES as u64))?,
@@ -226,7 +246,7 @@ pub fn give_back(paths: &[PathBuf], formers: &[Former]) -> Result<(), AdoptError
         let (slot, own) = recognise(&member, formers)?;
         if let Some((first, _)) = &seats[slot] {
             let (first, second) = (first.path().to_path_buf(), member.path().to_path_buf());
-            return Err(MemberError::SameFile { first, second }.into());
+            return Err(AdoptError::Twice { first, second });
         }
         seats[slot] = Some((member, own));
     }
@@ -245,27 +265,41 @@ pub fn give_back(paths: &[PathBuf], formers: &[Former]) -> Result<(), AdoptError
 fn recognise(member: &Member, formers: &[Former]) -> Result<(usize, Option<Superblock>), AdoptError> {
     let path = || member.path().to_path_buf();
     let by_uuid = |uuid: Uuid| formers.iter().position(|former| former.member == uuid);
-    let stranger = || AdoptError::Stranger { path: path() };
-    match load(member) {
-        Ok(own) => {
-            let slot = by_uuid(own.member).ok_or_else(stranger)?;
-            let is_unused = (own.epoch, own.revision) == (Epoch(1), WHOLE);
-            if is_unused { Ok((slot, Some(own))) } else { Err(AdoptError::Used { path: path() }) }
-        }
+    let start = member.peek(Bytes(0), Bytes(START as u64))?;
+    let (slot, own) = match load(member) {
+        Ok(own) if (own.epoch, own.revision) == (Epoch(1), WHOLE) => (by_uuid(own.member), Some(own)),
+        Ok(own) if by_uuid(own.member).is_some() => return Err(AdoptError::Used { path: path() }),
+        Ok(_) => (None, None),
         Err(Error::Superblock { source: SuperblockError::Converting { member: uuid, .. }, .. }) => {
-            Ok((by_uuid(uuid).ok_or_else(stranger)?, None))
+            (by_uuid(uuid), None)
         }
-        Err(Error::Superblock { source: SuperblockError::NoMagic | SuperblockError::BadChecksum { .. }, .. }) => {
-            let start = member.peek(Bytes(0), Bytes(START as u64))?;
-            // What it was before; or it was cut off in the middle of its superblocks, and only its path tells.
-            let is_erased = start.iter().all(|&byte| byte == 0);
-            let is_it = |former: &Former| {
-                former.head.get(..START) == Some(start.as_slice()) || is_erased && former.path == member.path()
-            };
-            Ok((formers.iter().position(is_it).ok_or_else(stranger)?, None))
+        Err(Error::Superblock { source: SuperblockError::NoMagic, .. }) => {
+            (formers.iter().position(|former| former.head.starts_with(&start)), None)
         }
-        Err(error) => Err(error.into()),
+        // It was cut off in the middle of its superblocks: where the rest is erased only its path tells.
+        Err(Error::Superblock { source: SuperblockError::BadChecksum { .. }, .. }) => {
+            let is_erased = is_zero(&start);
+            let is_it = |former: &Former| former.head.starts_with(&start) || is_erased && former.path == member.path();
+            (formers.iter().position(is_it), None)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let is_as_left = |slot: &usize| formers[*slot].is_as_left(&start) && member.size() >= formers[*slot].size;
+    let slot = slot.filter(is_as_left).ok_or_else(|| AdoptError::Stranger { path: path() })?;
+    Ok((slot, own))
+}
+
+impl Former {
+    /// Whether a member's start is what the other program left there, or erased, sector by sector: it has not used the
+    /// member since.
+    fn is_as_left(&self, start: &[u8]) -> bool {
+        let sectors = |bytes| <[u8]>::chunks(bytes, SECTOR_BYTES as usize);
+        sectors(start).zip(sectors(&self.head)).all(|(now, before)| now == before || is_zero(now))
     }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| byte == 0)
 }
 
 /// What makes the array, round by round.

@@ -11,7 +11,7 @@ use crate::buf::Lease;
 pub(crate) const SEGMENTS_MAX: usize = 1024;
 
 /// An operation's memory: a few pieces without allocation.
-pub type Segments = SmallVec<[Lease; 4]>;
+pub type Segments = SmallVec<[Lease; 2]>;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

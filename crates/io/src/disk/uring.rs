@@ -216,20 +216,11 @@ impl UringDisk {
         self.refused.extend(self.waiting.drain(..).map(robbed));
     }
 
-    /// The connection of the member at a place, if that is on a network.
-    fn remote_at(&mut self, place: MemberIndex) -> Option<&mut Remote> {
-        let member = self.members.get(place.index())?.as_ref().filter(|member| member.is_export())?;
-        // One that was retired may be there, too.
-        self.remotes.iter_mut().rev().find(|remote| remote.is_of(member)).map(|remote| &mut **remote)
-    }
-
     /// Ends the use of the connection of the member at a place.
     fn retire(&mut self, place: MemberIndex) {
-        let mut ended = std::mem::take(&mut self.ended);
-        if let Some(remote) = self.remote_at(place) {
-            remote.retire(&mut ended);
+        if let Some(remote) = remote_at(&self.members, &mut self.remotes, place) {
+            remote.retire(&mut self.ended);
         }
-        self.ended = ended;
         self.forget_retired();
     }
 
@@ -481,6 +472,20 @@ fn is_whole(member: &Member, seen: &mut Option<Instant>, now: Instant) -> bool {
     seen.is_some()
 }
 
+/// The connection of the member at a place, if that is on a network.
+fn remote_at<'a>(
+    members: &[Option<Arc<Member>>],
+    remotes: &'a mut [Box<Remote>],
+    place: MemberIndex,
+) -> Option<&'a mut Remote> {
+    if remotes.is_empty() {
+        return None;
+    }
+    let member = members.get(place.index())?.as_ref().filter(|member| member.is_export())?;
+    // One that was retired may be there, too.
+    remotes.iter_mut().rev().find(|remote| remote.is_of(member)).map(|remote| &mut **remote)
+}
+
 /// The connection that an entry was of.
 fn remote_of(remotes: &mut [Box<Remote>], mark: u64) -> &mut Remote {
     let number = (mark & !MARK) >> 1;
@@ -492,14 +497,10 @@ impl Disk for UringDisk {
     fn submit(&mut self, op: DiskOp) {
         op.check();
         match self.refuse(&op) {
-            Ok(()) => {
-                let mut ended = std::mem::take(&mut self.ended);
-                match self.remote_at(op.member) {
-                    Some(remote) => remote.submit(op, &mut ended),
-                    None => self.waiting.push_back(op),
-                }
-                self.ended = ended;
-            }
+            Ok(()) => match remote_at(&self.members, &mut self.remotes, op.member) {
+                Some(remote) => remote.submit(op, &mut self.ended),
+                None => self.waiting.push_back(op),
+            },
             Err(error) => self.refused.push(op.complete(Err(error))),
         }
     }

@@ -201,8 +201,11 @@ impl Parts {
 
     /// The first and the last parity stripe of a range that is not empty.
     pub(super) fn stripes_of(&self, at: Lba, len: Sectors) -> (StripeId, StripeId) {
-        let stripe_of = |lba| self.geometry().split(Lba(lba)).0;
-        (stripe_of(at.0), stripe_of(at.0 + len.0 - 1))
+        let geometry = self.geometry();
+        let (first, _, offset) = geometry.split(at);
+        // Most are within a chunk.
+        let is_within = offset.0 + len.0 <= geometry.chunk().0;
+        (first, if is_within { first } else { geometry.split(Lba(at.0 + len.0 - 1)).0 })
     }
 
     /// The addresses whose content parity stripes have.

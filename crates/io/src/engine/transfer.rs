@@ -312,7 +312,9 @@ impl<'a> Transfer<'a> {
         members.check_frozen()?;
         self.consult_cache();
         let last = self.span().1;
-        let (base, cells) = (members.detour(self.parts.side, last), self.cells());
+        let base = members.detour(self.parts.side, last);
+        let is_making = matches!(self.goal, Goal::Rebuild { .. } | Goal::Copy { .. });
+        let cells = is_making.then(|| self.cells()).into_iter().flatten();
         self.find_detour(&base, members.lost(last), self.slow())?;
         let Self { parts, content, plan, at, len, without, .. } = self;
         let geometry = parts.geometry();

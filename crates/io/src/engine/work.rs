@@ -58,6 +58,7 @@ pub(super) enum Work {
 
 impl Work {
     /// What a command takes, of which these sectors are left to do; or the change of who is there that it asks for.
+    #[inline]
     pub(super) fn of(ticket: Ticket, command: Command, sectors: Range<Lba>) -> Result<Self, Box<Change>> {
         Ok(match command {
             Command::Read { lba, buf } => Self::Read(ticket, lba, buf),

@@ -8,24 +8,23 @@ use uraid_layout::{Bytes, Lba, SECTOR_BYTES, Sectors};
 /// The largest piece.
 const PIECE_MAX: Bytes = Bytes(1 << 32);
 
-/// The first piece of a command, and what is left. Pieces end where parity stripes do, which are so long.
-pub(super) fn cut(
-    command: engine::Command,
-    stripe: impl FnOnce() -> Sectors,
-) -> (engine::Command, Option<engine::Command>) {
+/// Makes a command its first piece: what is left. Pieces end where parity stripes do, which are so long.
+pub(super) fn cut(command: &mut engine::Command, stripe: impl FnOnce() -> Sectors) -> Option<engine::Command> {
     use engine::Command::{WriteZeroes, ZeroBytes};
     match command {
         WriteZeroes { lba, len, fua, may_punch } if len.bytes() > PIECE_MAX => {
             let first = Sectors(length(lba.0, PIECE_MAX.whole_sectors().0, stripe().0));
-            let rest = WriteZeroes { lba: Lba(lba.0 + first.0), len: Sectors(len.0 - first.0), fua, may_punch };
-            (WriteZeroes { lba, len: first, fua, may_punch }, Some(rest))
+            let rest = Sectors(len.0 - first.0);
+            *len = first;
+            Some(WriteZeroes { lba: Lba(lba.0 + first.0), len: rest, fua: *fua, may_punch: *may_punch })
         }
-        ZeroBytes { at, len, fua, may_punch } if len > PIECE_MAX => {
+        ZeroBytes { at, len, fua, may_punch } if *len > PIECE_MAX => {
             let first = Bytes(length(at.0, PIECE_MAX.0, stripe().0 * SECTOR_BYTES));
-            let rest = ZeroBytes { at: Bytes(at.0 + first.0), len: Bytes(len.0 - first.0), fua, may_punch };
-            (ZeroBytes { at, len: first, fua, may_punch }, Some(rest))
+            let rest = Bytes(len.0 - first.0);
+            *len = first;
+            Some(ZeroBytes { at: Bytes(at.0 + first.0), len: rest, fua: *fua, may_punch: *may_punch })
         }
-        command => (command, None),
+        _ => None,
     }
 }
 
@@ -43,8 +42,8 @@ mod tests {
     fn pieces(mut command: engine::Command, stripe: Sectors) -> Vec<(u64, u64)> {
         let mut pieces = Vec::new();
         loop {
-            let (piece, rest) = cut(command, || stripe);
-            let (start, length, options) = match piece {
+            let rest = cut(&mut command, || stripe);
+            let (start, length, options) = match command {
                 engine::Command::WriteZeroes { lba, len, fua, may_punch } => {
                     (lba.0 * 512, len.0 * 512, (fua, may_punch))
                 }

@@ -153,7 +153,7 @@ fn only_what_was_converted_and_not_used_goes_back() {
     let copy = before.directory.path().join("copy");
     fs::copy(&paths[1], &copy).unwrap();
     let twice = refused(&[&paths[..], std::slice::from_ref(&copy)].concat());
-    assert!(matches!(twice, AdoptError::Member(MemberError::SameFile { second, .. }) if second == copy));
+    assert!(matches!(twice, AdoptError::Twice { second, .. } if second == copy));
     let used = Member::open(&paths[2], Access::ReadWrite).unwrap();
     let own = load(&used).unwrap();
     crate::superblock::store(&used, &Superblock { epoch: Epoch(2), revision: Revision(3), ..own }).unwrap();
@@ -167,6 +167,108 @@ fn only_what_was_converted_and_not_used_goes_back() {
     bytes[5000] ^= 1;
     fs::write(&paths[1], bytes).unwrap();
     assert!(matches!(give_back(&paths, &formers), Err(AdoptError::Stranger { .. })));
+}
+
+/// Bytes of what the other program has of its own on each member.
+const ITS_OWN: usize = 5000;
+
+/// It may have started the array as long as it finds its superblocks on enough members. What it did is not undone.
+#[test]
+fn what_the_other_program_went_on_with_does_not_go_back() {
+    let before = Before::new(100);
+    for is_going_back in [false, true] {
+        for writes in 1.. {
+            before.write();
+            let found = Adoptable::find(&before.adoption).unwrap();
+            let formers = found.formers().unwrap();
+            let whole = found.superblocks.iter().map(|own| Some(of_revision(own, WHOLE))).collect::<Vec<_>>();
+            let mut rounds = rounds(&found.superblocks);
+            if is_going_back {
+                found.adopt().unwrap();
+                rounds = rounds_back(&whole, &formers);
+            } else {
+                drop(found);
+            }
+            let count: usize = rounds.iter().map(Vec::len).sum();
+            if writes == count {
+                break;
+            }
+            before.cut(rounds, writes);
+            let mut goes_on = false;
+            let mut after: Vec<Vec<u8>> = before.paths().iter().map(|path| fs::read(path).unwrap()).collect();
+            for (bytes, before) in after.iter_mut().zip(&before.bytes) {
+                if bytes[..START] == before[..START] {
+                    bytes[ITS_OWN] ^= 1;
+                    goes_on = true;
+                }
+            }
+            before.paths().iter().zip(&after).for_each(|(path, bytes)| fs::write(path, bytes).unwrap());
+            let back = give_back(&before.paths(), &formers);
+            let what = format!("after {writes} writes, going back: {is_going_back}");
+            if !goes_on {
+                back.unwrap();
+                before.assert_is_back(&what);
+                continue;
+            }
+            assert!(matches!(back, Err(AdoptError::Stranger { .. })), "{what}: {back:?}");
+            for (path, bytes) in before.paths().iter().zip(&after) {
+                assert!(fs::read(path).unwrap() == *bytes, "{what}: nothing is written");
+            }
+        }
+    }
+}
+
+#[test]
+fn members_of_a_conversion_that_was_cut_off_are_not_converted_again() {
+    let before = Before::new(100);
+    let found = Adoptable::find(&before.adoption).unwrap();
+    let formers = found.formers().unwrap();
+    let rounds = rounds(&found.superblocks);
+    let first = rounds[0].len();
+    drop(found);
+    before.cut(rounds, first);
+    let refused = Adoptable::find(&before.adoption).unwrap_err();
+    let is_cut_off = matches!(
+        &refused,
+        AdoptError::Io(Error::Superblock { source: SuperblockError::Converting { .. }, .. })
+    );
+    assert!(is_cut_off, "{refused}");
+    // The other program went on: what is left is taken away, and nothing else.
+    let path = &before.paths()[0];
+    let left = fs::read(path).unwrap();
+    let member = Member::open(path, Access::ReadWrite).unwrap();
+    crate::superblock::erase_conversion(&member).unwrap();
+    drop(member);
+    let after = fs::read(path).unwrap();
+    let erased: Vec<usize> = (0..after.len()).step_by(4096).filter(|&at| after[at] != left[at]).collect();
+    assert_eq!(erased, [16 << 10, 28 << 10]);
+    let kept = |range: std::ops::Range<usize>| after[range.clone()] == left[range];
+    assert!(kept(0..16 << 10) && kept(20 << 10..28 << 10) && kept(32 << 10..after.len()));
+    assert!(after[16 << 10..20 << 10].iter().chain(&after[28 << 10..32 << 10]).all(|&byte| byte == 0));
+    give_back(&before.paths(), &formers).unwrap();
+    before.assert_is_back("with what was kept at first");
+}
+
+#[test]
+fn members_without_a_trace_of_the_conversion_do_not_go_back() {
+    let before = Before::new(100);
+    let found = Adoptable::find(&before.adoption).unwrap();
+    let formers = found.formers().unwrap();
+    found.adopt().unwrap();
+    let path = &before.paths()[1];
+    // Cut short, although all that would be written is within it.
+    let whole = fs::read(path).unwrap();
+    fs::write(path, &whole[..whole.len() - 4096]).unwrap();
+    assert!(matches!(give_back(&before.paths(), &formers), Err(AdoptError::Stranger { .. })));
+    fs::write(path, &whole).unwrap();
+    // Written since, perhaps, and then made to forget its array.
+    let member = Member::open(path, Access::ReadWrite).unwrap();
+    crate::superblock::erase(&member).unwrap();
+    drop(member);
+    assert!(matches!(give_back(&before.paths(), &formers), Err(AdoptError::Stranger { .. })));
+    fs::write(path, &whole).unwrap();
+    give_back(&before.paths(), &formers).unwrap();
+    before.assert_is_back("whole again");
 }
 
 #[test]
