@@ -7,7 +7,7 @@ use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
-const MEMBER_BYTES: usize = 4 << 20;
+const MEMBER_BYTES: usize = 8 << 20;
 const REQUESTS: usize = 150;
 
 /// With every cache, with checksums, and without members.

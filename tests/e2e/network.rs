@@ -256,6 +256,29 @@ fn a_member_returns_by_itself_when_its_server_is_back() {
     Content::read(&exports.array).assert_holds(&image, "brought up to date");
 }
 
+/// Servers that are started anew one after another, while nobody reads or writes: the array does without each in time.
+#[test]
+fn servers_that_are_restarted_in_turn_while_nobody_uses_the_array_cost_nothing() {
+    for (shape, kind) in [(shape::raid5_of_3(), Kind::QemuNbd), (shape::raid1_of_2(), Kind::Nbdkit)] {
+        let mut exports = Exports::start(&shape, kind);
+        exports.create();
+        let server = exports.serve_returning("500ms", &[]);
+        let image = Random::new(99).bytes(exports.array.expected_size());
+        write_export(server.uri(), &image);
+        for slot in 0..shape.members {
+            exports.kill(slot);
+            // Nobody asks for content.
+            fails(&exports.array, slot);
+            exports.restart(slot);
+            returns(&exports.array, slot);
+        }
+        assert_same(&read_export(server.uri()), &image, "whole");
+        let _ = server.stop();
+        drop(exports.servers);
+        Content::read(&exports.array).assert_holds(&image, "whole");
+    }
+}
+
 #[test]
 fn a_member_returns_only_if_that_is_wanted() {
     let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);

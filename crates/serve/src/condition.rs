@@ -236,7 +236,8 @@ impl Condition {
         if self.survives(shapes, late) { MemberSet::EMPTY } else { late }
     }
 
-    fn survives(&self, shapes: &[Geometry], without: MemberSet) -> bool {
+    /// Whether the array, with a shape or two, goes on without these members, too.
+    pub(crate) fn survives(&self, shapes: &[Geometry], without: MemberSet) -> bool {
         shapes.iter().all(|shape| Repair::new(shape, self.lost().union(without)).is_ok())
     }
 

@@ -507,7 +507,7 @@ impl<D: LiveDisk> Reactor<D> {
     }
 
     /// The array's condition.
-    fn condition(&self) -> Condition {
+    pub(crate) fn condition(&self) -> Condition {
         self.reports.condition(&self.engine.borrow())
     }
 

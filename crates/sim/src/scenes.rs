@@ -45,7 +45,7 @@ scenes! {
     unflushed::a_superblock_that_a_failed_flush_left_is_durable_before_the_next,
     unflushed::a_record_that_a_failed_flush_left_is_durable_before_it_is_done_again,
     unflushed::a_whole_stripe_that_a_failed_flush_left_is_written_again,
-    returning::a_member_returns_only_if_it_is_known_what_it_lacks,
+    returning::a_member_is_made_anew_unless_it_is_known_what_it_lacks,
     returning::a_member_that_was_being_made_is_made_anew,
     returning::a_member_whose_slot_has_another_is_set_aside,
     returning::two_that_went_on_in_one_slot_are_refused,

@@ -144,19 +144,6 @@ pub enum JoinError {
         /// What is wrong.
         source: Damaged,
     },
-    /// What it lacks is not known.
-    #[error(
-        "{path}: its epoch is {}, and the array gave it up later, in epoch {}, so nobody knows all that it lacks. Add \
-         it as a new member, with --force; that rebuilds it completely", epoch.0, since.0, path = path.display()
-    )]
-    Stale {
-        /// The member.
-        path: PathBuf,
-        /// What it says.
-        epoch: Epoch,
-        /// When it was given up.
-        since: Epoch,
-    },
 }
 
 /// Makes a new member for a slot of an array of which `truth` is a present member's newest superblock
@@ -245,8 +232,8 @@ pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
 }
 
 /// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a
-/// write-intent bitmap or a log it is rebuilt where the bitmap says that it lacks something; otherwise, and with
-/// checksums, whole.
+/// write-intent bitmap or a log it is rebuilt where the bitmap says that it lacks something; otherwise, with checksums,
+/// and if it broke before the bitmap began to say that, whole.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -301,10 +288,8 @@ pub fn returning(
     // A member that was being made when it was given up may lack anything.
     let is_unfinished = matches!(own.slots[slot.index()].state, SlotState::Rebuilding { is_whole: true, .. });
     let was_made = is_unfinished && !planted!(UnfinishedReturns);
+    // It broke while nothing was written, or lacks more than the bitmap tells.
     let is_stale = epoch.0 + 1 < since.0 && !planted!(StaleReturns);
-    if truth.consistency == Consistency::Bitmap && !was_made && is_stale {
-        return Err(JoinError::Stale { path, epoch, since });
-    }
     let superblock = self::own(truth, own.member, slot, own.areas, own.revision);
     superblock.check().map_err(|source| JoinError::Unfit { path, source })?;
     // Its checksums are of what it held before.

@@ -36,6 +36,9 @@ const REVOKED: &str = "ca-crl.pem";
 /// Nobody panics who has the lock.
 const WHOLE: &str = "a configuration is exchanged as a whole";
 
+/// The largest file that is read, in bytes: authorities of the whole web have less than 1 MiB.
+const FILE_MAX: u64 = 16 << 20;
+
 /// Nobody but the owner and the group may have anything to do with a private key.
 const KEY_MODE_FORBIDDEN: u32 = 0o007;
 
@@ -204,8 +207,17 @@ fn config(directory: &Path, clients: &TlsClients) -> Result<Arc<ServerConfig>, T
     Ok(Arc::new(config))
 }
 
+/// A file's bytes. One that never ends, or that somebody else would have to write first, is none.
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    fs::read(path).map_err(|source| TlsError::Unreadable { path: path.to_owned(), source })
+    let unreadable = |source| TlsError::Unreadable { path: path.to_owned(), source };
+    let metadata = fs::metadata(path).map_err(unreadable)?;
+    if metadata.is_dir() {
+        return Err(unreadable(io::ErrorKind::IsADirectory.into()));
+    }
+    if !metadata.is_file() || metadata.len() > FILE_MAX {
+        return Err(malformed(path, "it is no file, or larger than 16 MiB"));
+    }
+    fs::read(path).map_err(unreadable)
 }
 
 fn malformed(path: &Path, reason: impl fmt::Display) -> TlsError {
@@ -367,5 +379,11 @@ mod tests {
         for wrong in ["", "sha256", &plain[1..], &plain[2..], &format!("{plain}00"), &plain.replace('0', "g")] {
             assert_eq!(wrong.parse::<Fingerprint>(), Err(FingerprintError), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        assert!(matches!(read(Path::new("/dev/zero")), Err(TlsError::Malformed { .. })));
+        assert!(matches!(read(Path::new("/")), Err(TlsError::Unreadable { .. })));
     }
 }

@@ -5,6 +5,9 @@
 //! in which it does what it still had of the old connection. Then the member returns as with `uraid add`: all that may
 //! differ on it is written anew ([ADR 22](../../../../docs/adr/0022-members-on-a-network.md)).
 //!
+//! A connection that breaks while nobody needs the member costs it at once, where the array goes on without it: until
+//! the next request the array would be called whole, and the member not be fetched.
+//!
 //! A member that an administrator has failed or removed is not fetched, nor is one that the array can't take back. One
 //! that breaks again soon after its return has to settle for twice as long.
 
@@ -19,7 +22,7 @@ use tokio::time::sleep;
 use uraid_io::array::JoinError;
 use uraid_io::member::{Access, Member};
 use uraid_io::superblock;
-use uraid_layout::MemberIndex;
+use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use crate::away::Away;
@@ -82,6 +85,7 @@ impl<D: LiveDisk> Returns<D> {
     pub(crate) async fn fetch_all(self: Rc<Self>) {
         loop {
             sleep(LOOK_EVERY).await;
+            self.give_up_broken().await;
             // One that is about to return is looked after until it has, or has not.
             let is_away = |away: &Away| away.waiting == Waiting::Settling || self.is_missing(away);
             self.description.away.borrow_mut().retain(is_away);
@@ -94,6 +98,30 @@ impl<D: LiveDisk> Returns<D> {
                 spawn_local(Rc::clone(&self).fetch(away.slot, away.member, away.path));
             }
         }
+    }
+
+    /// Gives up members whose connection is broken, one after another, as long as the array goes on without them.
+    async fn give_up_broken(&self) {
+        while let Some(slot) = self.broken() {
+            if let Err(error) = self.members.fail(slot).await {
+                return tracing::warn!(member = %slot, "its connection is broken, and it can't be given up: {error:#}");
+            }
+        }
+    }
+
+    /// A member that the array has, and can do without, whose connection is broken.
+    fn broken(&self) -> Option<MemberIndex> {
+        let (engine, condition) = (self.reactor.engine(), self.reactor.condition());
+        if !engine.disk().members().iter().flatten().any(|member| member.is_cut_off()) {
+            return None;
+        }
+        let shapes = self.description.shapes();
+        let can_go = |slot: &MemberIndex| {
+            let member = engine.disk().members().get(slot.index()).and_then(Option::as_ref);
+            let is_broken = member.is_some_and(|member| member.is_cut_off()) && !engine.missing().contains(*slot);
+            is_broken && condition.survives(&shapes, MemberSet::EMPTY.with(*slot))
+        };
+        engine.geometry().all_members().iter().find(can_go)
     }
 
     /// Has a member stay where it is until somebody adds it.

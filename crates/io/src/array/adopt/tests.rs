@@ -228,10 +228,8 @@ fn members_of_a_conversion_that_was_cut_off_are_not_converted_again() {
     drop(found);
     before.cut(rounds, first);
     let refused = Adoptable::find(&before.adoption).unwrap_err();
-    let is_cut_off = matches!(
-        &refused,
-        AdoptError::Io(Error::Superblock { source: SuperblockError::Converting { .. }, .. })
-    );
+    let is_cut_off =
+        matches!(&refused, AdoptError::Io(Error::Superblock { source: SuperblockError::Converting { .. }, .. }));
     assert!(is_cut_off, "{refused}");
     // The other program went on: what is left is taken away, and nothing else.
     let path = &before.paths()[0];
