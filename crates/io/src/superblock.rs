@@ -95,17 +95,19 @@ pub fn erase_conversion(member: &Member) -> Result<(), Error> {
 /// Where a superblock says that the member is being converted, and what it says. At the tail only if none is in its
 /// place in the head: otherwise the tail is within the data.
 fn converting(member: &Member) -> Result<Vec<(Bytes, SuperblockError)>, Error> {
-    let [even, _, inner, tail] = places(member.size()).unwrap_or_default();
-    let mut found = Vec::new();
-    for position in [even, inner, tail] {
+    let Some([even, _, inner, tail]) = places(member.size()) else { return Ok(Vec::new()) };
+    let says = |position| -> Result<_, Error> {
         let copy = decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?);
-        if let Err(error @ SuperblockError::Converting { .. }) = copy
-            && (position != tail || found.iter().all(|(found, _)| *found != inner))
-        {
-            found.push((position, error));
-        }
-    }
-    Ok(found)
+        Ok(copy
+            .err()
+            .filter(|error| matches!(error, SuperblockError::Converting { .. }))
+            .map(|error| (position, error)))
+    };
+    let last = match says(inner)? {
+        None => says(tail)?,
+        in_head => in_head,
+    };
+    Ok(says(even)?.into_iter().chain(last).collect())
 }
 
 /// Reads the superblock that counts; blocks. One of its three copies may be unreadable: each version is in two of them.

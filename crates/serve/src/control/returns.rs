@@ -14,6 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -111,17 +112,13 @@ impl<D: LiveDisk> Returns<D> {
 
     /// A member that the array has, and can do without, whose connection is broken.
     fn broken(&self) -> Option<MemberIndex> {
-        let (engine, condition) = (self.reactor.engine(), self.reactor.condition());
-        if !engine.disk().members().iter().flatten().any(|member| member.is_cut_off()) {
-            return None;
-        }
-        let shapes = self.description.shapes();
-        let can_go = |slot: &MemberIndex| {
-            let member = engine.disk().members().get(slot.index()).and_then(Option::as_ref);
-            let is_broken = member.is_some_and(|member| member.is_cut_off()) && !engine.missing().contains(*slot);
-            is_broken && condition.survives(&shapes, MemberSet::EMPTY.with(*slot))
-        };
-        engine.geometry().all_members().iter().find(can_go)
+        let engine = self.reactor.engine();
+        let has = engine.geometry().all_members().minus(engine.missing());
+        let mut broken = has.iter().filter(|slot| cut_off(engine.disk().members(), *slot).is_some());
+        broken.find(|slot| {
+            let without = MemberSet::EMPTY.with(*slot);
+            self.reactor.condition().survives(&self.description.shapes(), without)
+        })
     }
 
     /// Has a member stay where it is until somebody adds it.
@@ -133,7 +130,7 @@ impl<D: LiveDisk> Returns<D> {
     fn newly_away(&self) -> Vec<Away> {
         let (engine, known) = (self.reactor.engine(), self.description.away.borrow());
         let away = |slot: MemberIndex| {
-            let member = engine.disk().members().get(slot.index())?.as_ref().filter(|member| member.is_cut_off())?;
+            let member = cut_off(engine.disk().members(), slot)?;
             let uuid = engine.superblock().slots[slot.index()].member;
             known.iter().all(|away| away.slot != slot).then(|| Away::new(slot, uuid, member.path().into()))
         };
@@ -231,6 +228,11 @@ impl<D: LiveDisk> Returns<D> {
             away.problem = Some(problem);
         }
     }
+}
+
+/// The member in a slot, if it is an export of which the connection broke.
+fn cut_off(members: &[Option<Arc<Member>>], slot: MemberIndex) -> Option<&Arc<Member>> {
+    members.get(slot.index())?.as_ref().filter(|member| member.is_cut_off())
 }
 
 /// How long a member has to settle that ought to settle for so long, and whose last connection was there for so long,

@@ -45,6 +45,29 @@ impl Before {
         }
     }
 
+    /// Converts the members: what is kept of them.
+    fn convert(&self) -> Vec<Former> {
+        let found = Adoptable::find(&self.adoption).unwrap();
+        let formers = found.formers().unwrap();
+        found.adopt().unwrap();
+        formers
+    }
+
+    /// What is kept of the members, and how they are converted.
+    fn conversion(&self) -> (Vec<Former>, [Vec<Write>; 3]) {
+        let found = Adoptable::find(&self.adoption).unwrap();
+        (found.formers().unwrap(), rounds(&found.superblocks))
+    }
+
+    /// What is kept of the members, which are converted, and how they go back.
+    fn way_back(&self) -> (Vec<Former>, [Vec<Write>; 3]) {
+        let formers = self.convert();
+        let members = Member::open_all(&self.paths(), Access::ReadOnly).unwrap();
+        let whole: Vec<_> = members.iter().map(|member| Some(load(member).unwrap())).collect();
+        let rounds = rounds_back(&whole, &formers);
+        (formers, rounds)
+    }
+
     /// Does what these rounds do, up to a write, and then no more.
     fn cut(&self, rounds: [Vec<Write>; 3], writes: usize) {
         let members = Member::open_all(&self.paths(), Access::ReadWrite).unwrap();
@@ -100,11 +123,8 @@ fn members_become_an_array_and_go_back() {
 fn cut_off_anywhere_they_are_nobodys_or_one_programs_and_go_back() {
     let before = Before::new(100);
     for writes in 0.. {
-        let found = Adoptable::find(&before.adoption).unwrap();
-        let formers = found.formers().unwrap();
-        let rounds = rounds(&found.superblocks);
+        let (formers, rounds) = before.conversion();
         let count: usize = rounds.iter().map(Vec::len).sum();
-        drop(found);
         before.cut(rounds, writes);
         let (is_former, is_array) = before.belongs();
         assert!(!is_former || !is_array, "after {writes} writes");
@@ -121,11 +141,7 @@ fn cut_off_anywhere_they_are_nobodys_or_one_programs_and_go_back() {
 fn going_back_can_be_cut_off_anywhere_too() {
     let before = Before::new(100);
     for writes in 0.. {
-        let found = Adoptable::find(&before.adoption).unwrap();
-        let formers = found.formers().unwrap();
-        let whole = found.superblocks.iter().map(|own| Some(of_revision(own, WHOLE))).collect::<Vec<_>>();
-        found.adopt().unwrap();
-        let rounds = rounds_back(&whole, &formers);
+        let (formers, rounds) = before.way_back();
         let count: usize = rounds.iter().map(Vec::len).sum();
         before.cut(rounds, writes);
         let (is_former, is_array) = before.belongs();
@@ -141,9 +157,7 @@ fn going_back_can_be_cut_off_anywhere_too() {
 #[test]
 fn only_what_was_converted_and_not_used_goes_back() {
     let before = Before::new(0);
-    let found = Adoptable::find(&before.adoption).unwrap();
-    let formers = found.formers().unwrap();
-    found.adopt().unwrap();
+    let formers = before.convert();
     let mut paths = before.paths();
     let stranger = before.directory.path().join("stranger");
     fs::write(&stranger, vec![1; 5 << 20]).unwrap();
@@ -179,16 +193,7 @@ fn what_the_other_program_went_on_with_does_not_go_back() {
     for is_going_back in [false, true] {
         for writes in 1.. {
             before.write();
-            let found = Adoptable::find(&before.adoption).unwrap();
-            let formers = found.formers().unwrap();
-            let whole = found.superblocks.iter().map(|own| Some(of_revision(own, WHOLE))).collect::<Vec<_>>();
-            let mut rounds = rounds(&found.superblocks);
-            if is_going_back {
-                found.adopt().unwrap();
-                rounds = rounds_back(&whole, &formers);
-            } else {
-                drop(found);
-            }
+            let (formers, rounds) = if is_going_back { before.way_back() } else { before.conversion() };
             let count: usize = rounds.iter().map(Vec::len).sum();
             if writes == count {
                 break;
@@ -221,11 +226,8 @@ fn what_the_other_program_went_on_with_does_not_go_back() {
 #[test]
 fn members_of_a_conversion_that_was_cut_off_are_not_converted_again() {
     let before = Before::new(100);
-    let found = Adoptable::find(&before.adoption).unwrap();
-    let formers = found.formers().unwrap();
-    let rounds = rounds(&found.superblocks);
+    let (formers, rounds) = before.conversion();
     let first = rounds[0].len();
-    drop(found);
     before.cut(rounds, first);
     let refused = Adoptable::find(&before.adoption).unwrap_err();
     let is_cut_off =
@@ -250,9 +252,7 @@ fn members_of_a_conversion_that_was_cut_off_are_not_converted_again() {
 #[test]
 fn members_without_a_trace_of_the_conversion_do_not_go_back() {
     let before = Before::new(100);
-    let found = Adoptable::find(&before.adoption).unwrap();
-    let formers = found.formers().unwrap();
-    found.adopt().unwrap();
+    let formers = before.convert();
     let path = &before.paths()[1];
     // Cut short, although all that would be written is within it.
     let whole = fs::read(path).unwrap();
