@@ -180,7 +180,8 @@ fn clients_that_never_read_hold_no_more_than_the_budget_together() {
 /// sent.
 #[test]
 fn clients_that_keep_others_waiting_are_disconnected() {
-    let stuck_timeout = Duration::from_millis(50);
+    // The one that reads has to be seen reading, on a machine that does other things, too.
+    let stuck_timeout = Duration::from_secs(2);
     let limits = Limits { bytes_in_flight_all_max: 16 * u64::from(MIB), stuck_timeout, ..Limits::default() };
     let server = TestServer::with(Finish::AtOnce, info(), limits);
     let mut silent: Vec<_> = (0..2).map(|_| server.client(true)).collect();
