@@ -3,8 +3,10 @@
 mod changes;
 mod hedging;
 mod lies;
+mod secure;
 
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
@@ -18,6 +20,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
 use super::control::{PATIENCE, ask, status, until};
+use super::tls::Certified;
 
 /// A server of an export.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,8 @@ enum Kind {
     /// The same, which can be told to pause.
     Pausing,
     QemuNbd,
+    /// Nbdkit over TLS, with certificates on both sides.
+    Secure,
 }
 
 /// Files of an array, each served as an export: what the array's members hold is read from the files.
@@ -34,6 +39,7 @@ struct Exports {
     kind: Kind,
     servers: Vec<Process>,
     uris: Vec<PathBuf>,
+    certified: Certified,
 }
 
 impl Exports {
@@ -43,12 +49,22 @@ impl Exports {
         for path in array.members() {
             std::fs::File::create(path).unwrap().set_len(MEMBER_BYTES as u64).unwrap();
         }
-        let mut exports = Self { array, kind, servers: Vec::new(), uris: Vec::new() };
+        let mut exports = Self { array, kind, servers: Vec::new(), uris: Vec::new(), certified: Certified::new() };
         for slot in 0..shape.members {
             exports.servers.push(exports.serve(slot));
-            exports.uris.push(uri(&exports.socket(slot)));
+            exports.uris.push(exports.uri(slot, "client"));
         }
         exports
+    }
+
+    /// For a client with the certificates in the directory of this name, if there is TLS.
+    fn uri(&self, slot: usize, client: &str) -> PathBuf {
+        let plain = uri(&self.socket(slot));
+        if !matches!(self.kind, Kind::Secure) {
+            return plain;
+        }
+        let secure = plain.to_str().unwrap().replacen("nbd", "nbds", 1);
+        format!("{secure}&tls-certificates={}", self.certified.path(client).display()).into()
     }
 
     fn socket(&self, slot: usize) -> PathBuf {
@@ -66,11 +82,16 @@ impl Exports {
         // A server that was killed has left both behind.
         let _ = (std::fs::remove_file(&socket), std::fs::remove_file(&pid_file));
         let mut command = match self.kind {
-            Kind::Nbdkit | Kind::Pausing => {
+            Kind::Nbdkit | Kind::Pausing | Kind::Secure => {
                 let mut command = client_command("nbdkit");
                 command.arg("-P").arg(&pid_file).arg("-U").arg(&socket);
                 if matches!(self.kind, Kind::Pausing) {
                     command.arg("--filter=pause");
+                }
+                if matches!(self.kind, Kind::Secure) {
+                    let certificates = self.certified.path("server");
+                    command.args(["--tls=require", "--tls-verify-peer"]);
+                    command.arg(format!("--tls-certificates={}", certificates.display()));
                 }
                 command.arg("file").arg(file);
                 if matches!(self.kind, Kind::Pausing) {
@@ -144,7 +165,7 @@ fn fails(array: &Array, slot: usize) {
 
 #[test]
 fn an_array_of_exports_holds_what_one_of_files_does() {
-    for kind in [Kind::Nbdkit, Kind::QemuNbd] {
+    for kind in [Kind::Nbdkit, Kind::QemuNbd, Kind::Secure] {
         for shape in [shape::raid5_of_3(), shape::rm2_of_6()] {
             let exports = Exports::start(&shape, kind);
             exports.create();
@@ -277,6 +298,63 @@ fn servers_that_are_restarted_in_turn_while_nobody_uses_the_array_cost_nothing()
         drop(exports.servers);
         Content::read(&exports.array).assert_holds(&image, "whole");
     }
+}
+
+/// Its server is started on what the member was a while ago: nothing on it but its mark tells.
+#[test]
+fn a_member_of_which_an_older_copy_is_served_is_made_anew() {
+    for is_added in [false, true] {
+        let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+        exports.create();
+        let settling = if is_added { "off" } else { "500ms" };
+        let server = exports.serve_returning(settling, &["--cache", "none"]);
+        let mut random = Random::new(101);
+        write_export(server.uri(), &random.bytes(exports.array.expected_size()));
+        let member = exports.array.members()[1].clone();
+        let older = std::fs::read(&member).unwrap();
+        let older_beat = beat(&member);
+        wait_until("it has counted on", || beat(&member) > older_beat + 1);
+        let image = random.bytes(exports.array.expected_size());
+        write_export(server.uri(), &image);
+        let other = exports.array.members()[0].clone();
+        wait_until("no region is marked", || bits(&other).iter().all(|&byte| byte == 0));
+        exports.kill(1);
+        fails(&exports.array, 1);
+        std::fs::write(&member, older).unwrap();
+        exports.restart(1);
+        if is_added {
+            exports.add(1);
+        }
+        returns(&exports.array, 1);
+        assert_same(&read_export(server.uri()), &image, "made anew");
+        let _ = server.stop();
+        drop(exports.servers);
+        Content::read(&exports.array).assert_holds(&image, "made anew");
+    }
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// How far the mark on a member's file has counted, by the description of the format.
+fn beat(member: &Path) -> u64 {
+    u64::from_le_bytes(bytes_at(member, (40 << 10) + 32))
+}
+
+/// The bits of the first regions, by the same.
+fn bits(member: &Path) -> [u8; 496] {
+    bytes_at(member, (64 << 10) + 16)
+}
+
+fn bytes_at<const N: usize>(path: &Path, at: u64) -> [u8; N] {
+    let mut bytes = [0; N];
+    std::fs::File::open(path).unwrap().read_exact_at(&mut bytes, at).unwrap();
+    bytes
 }
 
 #[test]
@@ -434,7 +512,7 @@ fn exports_that_can_not_be_members_are_refused_by_name_and_nothing_is_written() 
     others.push((None, "nbd://127.0.0.1:1/x".into(), "can't connect to the server"));
     others.push((None, "nbd://no-such-host.invalid/x".into(), "can't find the host"));
     others.push((None, "nbd+unix:///x".into(), "socket"));
-    others.push((None, "nbds://127.0.0.1/x".into(), "over TLS"));
+    others.push((None, "nbds://127.0.0.1:1/x?tls-certificates=/nowhere".into(), "can't read /nowhere/ca-cert.pem"));
     others.push((None, "nbd://127.0.0.1:99999/x".into(), "no port"));
     for (_, other, expected) in &others {
         let mut wrong = exports.uris.clone();
@@ -474,12 +552,13 @@ fn an_export_by_two_names_is_refused() {
     let _ = server.stop();
 }
 
+/// One of them over the network, and TLS.
 #[test]
 fn members_are_exports_of_uraid_itself() {
     let outer = Array::planned(&shape::raid1_of_2());
-    let inner = [Array::create(&shape::raid0_of_4()), Array::create(&shape::raid5_of_3())];
-    let servers: Vec<Server> = inner.iter().map(Server::start).collect();
-    let uris: Vec<PathBuf> = servers.iter().map(|server| server.uri().into()).collect();
+    let (certified, inner) = (Certified::new(), [shape::raid0_of_4(), shape::raid5_of_3()].map(|it| Array::create(&it)));
+    let servers = [Server::start(&inner[0]), certified.serve(&inner[1], &["--tls-verify-peer"])];
+    let uris = [servers[0].uri().into(), PathBuf::from(certified.uri(&servers[1], "client"))];
     let arguments = ["create".into(), "--level".into(), "1".into()].into_iter().chain(uris.iter().cloned());
     let _ = binary::uraid(arguments).success();
     let server = Server::start_members(&outer, &uris, &[]);
@@ -555,6 +634,8 @@ fn who_was_robbed_writes_nothing_more() {
     let written = former.call(Command::Write, 0, 4096, &[3; 4096]);
     assert_ne!(written.error, 0, "{written:?}");
     let frozen = until(&exports.array, "it is frozen", |status| status["health"]["state"] == "frozen");
+    let screen = ask(&exports.array, &["status"]).text();
+    assert!(screen.contains("frozen: another server has taken member"), "{screen}");
     assert_eq!(frozen["members"][0]["away"], serde_json::Value::Null, "nobody returns there");
     first.kill();
     assert_same(&read_export(second.uri()), &image, "the second server's");
@@ -564,6 +645,27 @@ fn who_was_robbed_writes_nothing_more() {
     let _ = second.stop();
     drop(exports.servers);
     Content::read(&exports.array).assert_holds(&image, "by the second server alone");
+}
+
+/// Nobody has to ask for content to be told.
+#[test]
+fn an_array_that_has_lost_more_servers_than_it_survives_is_not_called_degraded() {
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_returning("500ms", &[]);
+    exports.kill(0);
+    fails(&exports.array, 0);
+    exports.kill(2);
+    let has_told = |status: &serde_json::Value| {
+        let troubles = status["health"]["troubles"].as_array().unwrap();
+        troubles.iter().any(|one| one["slot"] == 2 && one["trouble"] == "cut-off")
+    };
+    let told = until(&exports.array, "it is told", has_told);
+    // Blank regions are made zeros meanwhile, and a write that fails freezes the array.
+    assert!(["failing", "frozen"].iter().any(|state| told["health"]["state"] == *state), "{told:#}");
+    let screen = ask(&exports.array, &["status"]).text();
+    assert!(screen.contains("the connection to member 2") && !screen.contains("replace it"), "{screen}");
+    server.kill();
 }
 
 #[test]

@@ -48,14 +48,14 @@ impl Certified {
 
     /// A server on a TCP port that requires TLS.
     #[track_caller]
-    fn serve(&self, array: &Array, options: &[&str]) -> Server {
+    pub(crate) fn serve(&self, array: &Array, options: &[&str]) -> Server {
         let directory = self.path("server");
         let tls = ["--listen", "127.0.0.1:0", "--tls", "require", "--tls-certificates", directory.to_str().unwrap()];
         Server::start_members(array, array.members(), &[&tls, options].concat())
     }
 
     /// The URI of `server` for a client with the certificates in the directory `name`.
-    fn uri(&self, server: &Server, name: &str) -> String {
+    pub(crate) fn uri(&self, server: &Server, name: &str) -> String {
         let sign = if server.uri().contains('?') { '&' } else { '?' };
         format!("{}{sign}tls-certificates={}", server.uri(), self.path(name).display())
     }

@@ -36,7 +36,7 @@ use crate::signature::{self, Signature};
 
 pub use error::MemberError;
 pub(crate) use export::{Export, Idle};
-pub use export::{absolute, exists, host, is_uri};
+pub use export::{absolute, certificates, exists, host, is_uri};
 pub use inheritance::Inheritance;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::{Access, Wait};
@@ -188,6 +188,25 @@ impl Member {
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.export().is_some_and(Export::is_cut_off)
+    }
+
+    /// Whether it is an export that another process has taken: nothing is done on it any more.
+    #[must_use]
+    pub fn is_robbed(&self) -> bool {
+        self.export().is_some_and(Export::is_robbed)
+    }
+
+    /// How far the count of this process's mark on an export is known to be durable, since it was opened; 0 of a file
+    /// or a device. Where its server shows a lower one later, it has an older copy, which lacks more than the writes
+    /// that were not flushed.
+    #[must_use]
+    pub fn flushed_beat(&self) -> u64 {
+        self.export().map_or(0, Export::flushed_beat)
+    }
+
+    /// How far this process's mark on an export had counted when it was opened; 0 where there was none.
+    pub(crate) fn found_beat(&self) -> u64 {
+        self.export().map_or(0, Export::found_beat)
     }
 
     /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or

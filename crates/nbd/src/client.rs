@@ -9,11 +9,13 @@
 
 mod agreed;
 mod blocking;
+mod certificates;
 mod covered;
 mod error;
 mod handshake;
 mod socket;
 mod transmission;
+mod tunnel;
 mod uri;
 
 pub use agreed::Agreed;

@@ -150,6 +150,14 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether the end of a connection tells an administrator something: of certificates, of somebody who tampers, of
+    /// memory.
+    pub(crate) fn is_notable(&self) -> bool {
+        matches!(self, Self::Tls { .. } | Self::PlainAfterStartTls | Self::Stuck | Self::NoMemory)
+    }
+}
+
 /// The error values that a reply may carry. Source: the protocol document, "Error values".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[repr(u32)]

@@ -3,7 +3,7 @@
 //! The codec ([`handshake`] and [`transmission`] for servers, [`client`] for clients) is plain state machines: bytes
 //! in, bytes and decisions out, no socket, no clock and no task. The [`server`] puts tokio sockets around it and hands
 //! the commands to an [`Export`]. Without the feature `server`, which is on unless somebody leaves it out, there is the
-//! client alone, and no tokio.
+//! client alone, for which tokio carries what TLS encrypts.
 //!
 //! Invariants:
 //! - every length that a peer declares is checked before anything is allocated or awaited on its account;
@@ -14,6 +14,7 @@
 //!
 //! The crate knows nothing of arrays, members or disks.
 
+mod certificates;
 pub mod client;
 mod command;
 mod error;
@@ -32,6 +33,7 @@ mod server;
 #[cfg(feature = "server")]
 pub mod transmission;
 
+pub use certificates::TlsError;
 pub use command::{Command, Extent, Payload, Span};
 pub use error::{Error, NbdError};
 #[cfg(feature = "server")]
@@ -42,5 +44,5 @@ pub use info::{BlockSizes, ExportInfo};
 pub use server::{
     Connections, Dispatcher, Drain, Ending, Endpoint, Fingerprint, FingerprintError, Incoming, Limits, Listener,
     Parting, RateLimits, Rates, Reception, ReplySlot, RequestMemory, Scheme, Served, Server, SharedExports, SocketFile,
-    Tls, TlsClients, TlsError, UnixSocket, descriptors_needed, when_woken,
+    Tls, TlsClients, UnixSocket, descriptors_needed, when_woken,
 };

@@ -42,7 +42,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub use certificates::{Fingerprint, FingerprintError, Tls, TlsClients, TlsError};
+pub use certificates::{Fingerprint, FingerprintError, Tls, TlsClients};
 pub use door::descriptors_needed;
 pub use endpoint::{Endpoint, Scheme};
 pub use handover::{Dispatcher, Incoming};
@@ -263,9 +263,7 @@ async fn logged(peer: Peer, served: impl Future<Output = Result<Option<Parting>,
             debug!(connection, %peer, "goes on elsewhere");
             return parting;
         }
-        Err(error @ (Error::Stuck | Error::NoMemory | Error::PlainAfterStartTls)) => {
-            warn!(connection, %peer, %error, "connection ended");
-        }
+        Err(error) if error.is_notable() => warn!(connection, %peer, %error, "connection ended"),
         Err(error) => info!(connection, %peer, %error, "connection ended"),
     }
     None

@@ -41,7 +41,11 @@ pub(crate) struct Condition {
     pub(crate) smart: MemberSet,
     /// Their files were deleted, but they are still in use.
     pub(crate) deleted: MemberSet,
-    /// The same of log devices.
+    /// They are exports to which the connection is broken, but the array can't do without them.
+    pub(crate) cut_off: MemberSet,
+    /// They are exports that another server has taken.
+    pub(crate) taken: MemberSet,
+    /// Log devices whose files were deleted, but that are still in use.
     pub(crate) deleted_logs: LogSet,
     pub(crate) last_resort: LastResort,
     pub(crate) troubles: Troubles,
@@ -116,9 +120,9 @@ impl Condition {
     pub(crate) fn state(&self) -> HealthState {
         let Troubles { stalled, roomless, failing, is_partial, stalled_logs, .. } = self.troubles;
         match () {
-            () if self.is_frozen => HealthState::Frozen,
+            () if self.is_frozen || !self.taken.is_empty() => HealthState::Frozen,
             () if is_partial || self.last_resort != LastResort::default() => HealthState::Salvage,
-            () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
+            () if !failing.union(self.deleted).union(self.cut_off).is_empty() => HealthState::Failing,
             () if !self.deleted_logs.is_empty() => HealthState::Failing,
             () if self.unwritten.is_some() || self.lacking.lost.is_some() => HealthState::Failing,
             () if !stalled.union(roomless).is_empty() || !stalled_logs.is_empty() => HealthState::Stalled,
@@ -130,9 +134,12 @@ impl Condition {
     /// The members with such a trouble.
     pub(crate) fn members_in(&self, trouble: Trouble) -> MemberSet {
         match trouble {
+            Trouble::Taken => self.taken,
             Trouble::Failed => self.troubles.frozen_by,
             Trouble::Deleted => self.deleted,
-            Trouble::Failing => self.troubles.failing,
+            Trouble::CutOff => self.cut_off,
+            // It did what it could.
+            Trouble::Failing => self.troubles.failing.minus(self.cut_off),
             Trouble::Stale => self.last_resort.stale,
             Trouble::NoRoom => self.troubles.roomless,
             Trouble::Stalled => self.troubles.stalled,
@@ -349,6 +356,8 @@ mod tests {
             (troubles(roomless), HealthState::Stalled),
             (troubles(failing), HealthState::Failing),
             (Condition { deleted: members(&[2]), ..troubles(stalled) }, HealthState::Failing),
+            (Condition { cut_off: members(&[2]), ..degraded }, HealthState::Failing),
+            (Condition { taken: members(&[2]), ..Condition::default() }, HealthState::Frozen),
             (
                 Condition { unwritten: Some(Unwritten::new(Sectors(8), Cause::default(), [])), ..degraded },
                 HealthState::Failing,

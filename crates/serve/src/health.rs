@@ -29,6 +29,11 @@ pub fn words(health: &Health) -> String {
             [left, degraded, causes, vec!["copy off what is left, and create a new array".to_owned()]].concat()
         }
         HealthState::Frozen => {
+            let taken: Vec<String> = of(health, Trouble::Taken).map(name).collect();
+            if !taken.is_empty() {
+                let what = "so requests fail, and nothing is written any more; stop this server, and use the other one";
+                return format!("frozen: another server has taken {}, {what}", name_members(&taken));
+            }
             let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();
             if health.log_devices_left == Some(0) && members.is_empty() {
                 let what = "frozen: no log device is left that takes writes, so requests fail; stop the server and \
@@ -146,6 +151,14 @@ fn causes(health: &Health) -> Vec<String> {
         )),
     }
     causes.extend(log_devices::deleted(health));
+    let cut_off = names(Trouble::CutOff);
+    if !cut_off.is_empty() {
+        causes.push(format!(
+            "the connection to {} is broken, and the array can't do without: when its server answers again, stop this \
+             server and serve the array anew",
+            name_members(&cut_off)
+        ));
+    }
     match names(Trouble::Failing).as_slice() {
         [] => {}
         [one] => {

@@ -476,10 +476,14 @@ pub struct Ailing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trouble {
+    /// It is an export that another server has taken: this one does nothing on any member any more.
+    Taken,
     /// The array does not survive its failure.
     Failed,
     /// Its file was deleted, and it stays in use until the server ends.
     Deleted,
+    /// The connection to it is broken, and the array can't do without it.
+    CutOff,
     /// It lost content that the others can't make up for, or it has many errors and the array can't do without it.
     Failing,
     /// It is out of date but read anyway.
@@ -693,9 +697,11 @@ impl HealthState {
 }
 
 impl Trouble {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 11] = [
+        Self::Taken,
         Self::Failed,
         Self::Deleted,
+        Self::CutOff,
         Self::Failing,
         Self::Stale,
         Self::NoRoom,
@@ -707,8 +713,10 @@ impl Trouble {
 
     pub fn name(self) -> &'static str {
         match self {
+            Self::Taken => "taken",
             Self::Failed => "failed",
             Self::Deleted => "deleted",
+            Self::CutOff => "cut-off",
             Self::Failing => "failing",
             Self::Stale => "stale",
             Self::NoRoom => "no-room",

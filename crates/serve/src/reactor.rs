@@ -53,7 +53,7 @@ use crate::recorder::Recorder;
 use crate::spin::Spinner;
 use crate::sweeps::Pace;
 use disowning::Disowning;
-use reports::Reports;
+use reports::{Checked, Reports};
 use stop::{Stop, StopClock};
 
 /// Request memory kept for reuse, by all threads together. Requests in flight beyond it use the allocator.
@@ -238,6 +238,14 @@ impl<D: LiveDisk> Reactor<D> {
     /// Records which members' disks report that they are failing, and checks the array's condition.
     pub(crate) fn note_failing_disks(&self, members: Vec<(MemberIndex, PathBuf)>) {
         self.reports.set_failing_disks(members);
+        self.note_condition();
+    }
+
+    /// Records which members are kept though the connection to them is broken, and checks the array's condition.
+    pub(crate) fn note_cut_off(&self, slots: MemberSet) {
+        let members = self.engine.borrow().disk().members().to_vec();
+        let member = |slot: MemberIndex| Some(Checked::new(slot, members.get(slot.index())?.as_ref()?));
+        self.reports.set_cut_off(slots.iter().filter_map(member).collect());
         self.note_condition();
     }
 

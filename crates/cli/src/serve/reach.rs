@@ -3,7 +3,7 @@
 use std::env;
 use std::path::Path;
 
-use uraid_io::member::is_uri;
+use uraid_io::member::{certificates, is_uri};
 use uraid_serve::running;
 
 use super::args::ServeArgs;
@@ -45,7 +45,8 @@ fn of_server(args: &ServeArgs) -> Paths {
 fn add(paths: &mut Paths, args: &ServeArgs) {
     // Members on a network are in no directory.
     let named = args.members.iter().chain(&args.spares);
-    paths.files.extend(named.filter(|path| !is_uri(path)).cloned());
+    paths.files.extend(named.clone().filter(|path| !is_uri(path)).cloned());
+    paths.read.extend(named.filter_map(|path| certificates(path)).map(|directory| directory.join("ca-cert.pem")));
     paths.files.extend(args.endpoint.socket.iter().chain(&args.watch.control).cloned());
     paths.read.extend(args.config.iter().chain(&args.watch.on_event).cloned());
     paths.read.extend(args.endpoint.security.certificates());

@@ -5,6 +5,7 @@
 //! A new member has no superblock when it is prepared: the round of superblock writes that takes it in writes its
 //! first. So whatever cuts this off, no member is of an array that does not know it.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -233,17 +234,29 @@ pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
 
 /// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a
 /// write-intent bitmap or a log it is rebuilt where the bitmap says that it lacks something; otherwise, with checksums,
-/// and if it broke before the bitmap began to say that, whole.
+/// and if it broke before the bitmap began to say that, whole. So is an export of which the server has an older copy
+/// than was durable: than one on which this process's mark had counted up to what `flushed_beats` says of the member
+/// ([`Member::flushed_beat`]).
 ///
 /// # Errors
 /// See [`JoinError`].
-pub fn rejoin(path: &Path, truth: &Superblock) -> Result<(Member, Joining), JoinError> {
+pub fn rejoin(
+    path: &Path,
+    truth: &Superblock,
+    flushed_beats: &HashMap<Uuid, u64>,
+) -> Result<(Member, Joining), JoinError> {
     let member = Member::open(path, Access::ReadWrite)?;
     refuse_sectors(&member, truth)?;
     let own = superblock::load(&member)?;
     let damaged = |source| JoinError::BadBlocks { path: path.into(), source };
     let bad_blocks = badblocks::load(&member, &own).map_err(damaged)?;
-    let joining = returning(path, &own, bad_blocks, truth)?;
+    let mut joining = returning(path, &own, bad_blocks, truth)?;
+    let flushed_beat = flushed_beats.get(&own.member).copied().unwrap_or_default();
+    if member.found_beat() < flushed_beat {
+        tracing::warn!(path = %path.display(), "its server has an older copy of it than was durable: all of it is made \
+            anew");
+        joining.is_whole = true;
+    }
     if member.size() < own.areas.member_size {
         let (room, needed) = (member.size().whole_sectors(), truth.spec.member_size);
         return Err(JoinError::TooSmall { path: path.into(), room, needed });

@@ -1,6 +1,8 @@
 //! The mark of whoever has an export open for writing, which is to an export what its lock is to a file. Behind it is
 //! a counter, which moves as long as that process lives; `member::owner` says what follows from it.
 
+use std::fmt;
+
 use uraid_layout::Bytes;
 use uuid::Uuid;
 
@@ -87,6 +89,12 @@ impl Owner {
     }
 }
 
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} of host {}", self.process, self.host)
+    }
+}
+
 /// Whether bytes are a mark, if perhaps a torn one, or one of another version.
 #[must_use]
 pub fn is_one(bytes: &[u8]) -> bool {
@@ -118,6 +126,7 @@ mod tests {
     fn a_mark_is_read_as_it_was_written_and_no_other_is() {
         let bytes = owner().encode();
         assert_eq!(Owner::decode(&bytes), Some(owner()));
+        assert_eq!(owner().to_string(), "process 10 of host storage");
         for at in 0..160 {
             let mut damaged = bytes;
             damaged[at] ^= 1;

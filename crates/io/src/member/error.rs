@@ -57,16 +57,6 @@ pub enum MemberError {
         /// What is wrong with it.
         source: UriError,
     },
-    /// The URI asks for TLS.
-    #[error(
-        "{path}: members can't be used over TLS: use nbd:// or nbd+unix:// where the network is a trusted one, or a \
-         tunnel",
-        path = path.display()
-    )]
-    NoTls {
-        /// The member.
-        path: PathBuf,
-    },
     /// A server refuses, or says what it may not.
     #[error("{path}: {source}", path = path.display())]
     Server {
@@ -94,29 +84,24 @@ pub enum MemberError {
         holder: Option<u32>,
     },
     /// Another process writes to the export.
-    #[error(
-        "{path}: is in use by {}; stop that first",
-        named(owner.as_ref()),
-        path = path.display()
-    )]
+    #[error("{path}: is in use by {owner}; stop that first", path = path.display())]
     Owned {
         /// The member.
         path: PathBuf,
-        /// Its host and its number there, if that can be told.
-        owner: Option<(String, u32)>,
+        /// Who that is.
+        owner: String,
     },
     /// Another process wrote to the export, and has not let go of it.
     #[error(
-        "{path}: was in use by {}, which has fallen silent. If it has ended, or is cut off for good, take the member \
-         from it with `uraid serve --steal`",
-        named(owner.as_ref()),
+        "{path}: was in use by {owner}, which has fallen silent. If it has ended, or is cut off for good, take the \
+         member from it with `uraid serve --steal`",
         path = path.display()
     )]
     OwnerSilent {
         /// The member.
         path: PathBuf,
-        /// Its host and its number there, if that can be told.
-        owner: Option<(String, u32)>,
+        /// Who that was.
+        owner: String,
     },
     /// The kernel uses the device.
     #[error(
@@ -211,11 +196,6 @@ pub enum MemberError {
 /// A time for people.
 fn span(time: Duration) -> String {
     if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
-}
-
-/// A process of some machine.
-fn named(owner: Option<&(String, u32)>) -> String {
-    owner.map_or("another server".into(), |(host, process)| format!("process {process} of host {host}"))
 }
 
 impl MemberError {

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,10 @@ pub(crate) struct Export {
     claim: Mutex<Option<Claim>>,
     /// Another process has it now.
     is_robbed: AtomicBool,
+    /// How far this process's mark had counted when it was opened.
+    found_beat: u64,
+    /// How far the mark had counted that a flush has made durable.
+    flushed_beat: AtomicU64,
 }
 
 /// The URI that a path is, if it is meant as one.
@@ -56,11 +60,7 @@ pub(super) fn uri(path: &Path) -> Result<Option<Uri>, MemberError> {
     if !Uri::is_meant(bytes) {
         return Ok(None);
     }
-    let uri = Uri::parse(&String::from_utf8_lossy(bytes)).map_err(|source| MemberError::Uri { source })?;
-    match uri.tls {
-        None => Ok(Some(uri)),
-        Some(_) => Err(MemberError::NoTls { path: path.into() }),
-    }
+    Uri::parse(&String::from_utf8_lossy(bytes)).map(Some).map_err(|source| MemberError::Uri { source })
 }
 
 impl Export {
@@ -86,10 +86,12 @@ impl Export {
             return Err(MemberError::UnfitExport { path: path.into(), what });
         }
         let has_room = agreed.size_bytes() >= OWNER_AT.0 + OWNER_BYTES as u64;
-        let claim = if writes && has_room { Some(Claim::new(find_vacancy(path, &mut connection)?)) } else { None };
-        let (connection, claim) = (Mutex::new(Some(connection)), Mutex::new(claim));
+        let vacancy = if writes && has_room { Some(find_vacancy(path, &mut connection)?) } else { None };
+        let found_beat = vacancy.as_ref().map_or(0, |vacancy| vacancy.beat);
+        let (connection, claim) = (Mutex::new(Some(connection)), Mutex::new(vacancy.map(Claim::new)));
         let [is_cut_off, is_robbed] = [(); 2].map(|()| AtomicBool::new(false));
-        Ok(Self { uri, agreed, connection, is_cut_off, claim, is_robbed })
+        let flushed_beat = AtomicU64::new(0);
+        Ok(Self { uri, agreed, connection, is_cut_off, claim, is_robbed, found_beat, flushed_beat })
     }
 
     /// What the server says of it.
@@ -137,8 +139,12 @@ impl Export {
         self.is_robbed.store(true, Ordering::Relaxed);
     }
 
+    pub(super) fn is_robbed(&self) -> bool {
+        self.is_robbed.load(Ordering::Relaxed)
+    }
+
     fn check_own(&self) -> io::Result<()> {
-        if self.is_robbed.load(Ordering::Relaxed) { Err(Errno::STALE.into()) } else { Ok(()) }
+        if self.is_robbed() { Err(Errno::STALE.into()) } else { Ok(()) }
     }
 
     /// Lets go of the export: nobody has to wait for this process.
@@ -154,6 +160,21 @@ impl Export {
             Ok(()) => *self.held() = Some(connection),
             Err(error) => tracing::warn!(%error, "whoever uses an export next has to wait"),
         }
+    }
+
+    /// How far this process's mark had counted when the export was opened.
+    pub(super) fn found_beat(&self) -> u64 {
+        self.found_beat
+    }
+
+    /// See [`Member::flushed_beat`](super::Member::flushed_beat).
+    pub(super) fn flushed_beat(&self) -> u64 {
+        self.flushed_beat.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the mark is durable that had counted so far.
+    pub(crate) fn note_flushed_beat(&self, beat: u64) {
+        self.flushed_beat.fetch_max(beat, Ordering::Relaxed);
     }
 
     /// Notes that the connection failed while it was borrowed.
@@ -221,7 +242,7 @@ impl Drop for Export {
 }
 
 fn connect(uri: &Uri, time_max: Duration) -> Result<Idle, Error> {
-    Connection::negotiate(Socket::connect(&uri.address, Instant::now() + time_max)?, &uri.export)
+    Connection::open(uri, Instant::now() + time_max)
 }
 
 /// Finds out whether nobody else writes to an export.
@@ -278,13 +299,19 @@ pub fn host(path: &Path) -> Option<String> {
     }
 }
 
+/// The directory whose certificates an export is reached with, if a path is the URI of one that is reached over TLS.
+#[must_use]
+pub fn certificates(path: &Path) -> Option<PathBuf> {
+    Some(uri(path).ok()??.tls?.directory())
+}
+
 /// Whether a path stands for something that is there: a URI always does. May block.
 #[must_use]
 pub fn exists(path: &Path) -> bool {
     is_uri(path) || path.symlink_metadata().is_ok()
 }
 
-/// The path from the root of the file system on. A URI stays as it is, but for the path of its socket.
+/// The path from the root of the file system on. A URI stays as it is, but for the paths in it.
 ///
 /// # Errors
 /// When the working directory is not known.
@@ -292,12 +319,19 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     if !is_uri(path) {
         return std::path::absolute(path);
     }
-    match Uri::parse(&path.to_string_lossy()) {
-        Ok(Uri { address: Address::Unix(socket), export, tls }) if socket.is_relative() => {
-            let address = Address::Unix(std::path::absolute(socket)?);
-            Ok(Uri { address, export, tls }.to_string().into())
-        }
-        // Whoever opens it says what is wrong with it.
-        Ok(_) | Err(_) => Ok(path.into()),
+    // Whoever opens it says what is wrong with it.
+    let Ok(mut uri) = Uri::parse(&path.to_string_lossy()) else { return Ok(path.into()) };
+    let socket = match &mut uri.address {
+        Address::Unix(socket) => Some(socket),
+        Address::Tcp(..) => None,
+    };
+    let certificates = uri.tls.as_mut().and_then(|tls| tls.certificates.as_mut());
+    let mut relative = socket.into_iter().chain(certificates).filter(|path| path.is_relative()).peekable();
+    if relative.peek().is_none() {
+        return Ok(path.into());
     }
+    for path in relative {
+        *path = std::path::absolute(&*path)?;
+    }
+    Ok(uri.to_string().into())
 }

@@ -73,6 +73,8 @@ impl Drop for Stealing {
 pub(crate) struct Vacancy {
     /// The bytes there.
     pub(crate) found: Vec<u8>,
+    /// How far this process's mark had counted there already.
+    pub(crate) beat: u64,
     /// How long to wait after the own mark is written.
     pub(crate) settling: Duration,
 }
@@ -89,27 +91,26 @@ pub(super) fn find_vacancy(
     let began = Instant::now();
     let mut now = found.clone();
     while !is_vacant(&now) {
-        let describe = || {
-            let owner = Owner::decode(&now);
-            (path.into(), owner.map(|owner| (owner.host, owner.process)))
-        };
+        let owner = Owner::decode(&now).map_or_else(|| "another server".to_owned(), |owner| owner.to_string());
         if now != found {
-            let (path, owner) = describe();
-            return Err(MemberError::Owned { path, owner });
+            return Err(MemberError::Owned { path: path.into(), owner });
         }
         if began.elapsed() > WATCHED {
             if STEALING.load(Ordering::Relaxed) > 0 {
-                tracing::warn!(path = %path.display(), owner = ?describe().1, "it is taken from a server that has \
-                    fallen silent");
-                return Ok(Vacancy { found: now, settling: STEAL_TIME });
+                tracing::warn!(path = %path.display(), owner, "it is taken from a server that has fallen silent");
+                return Ok(Vacancy { found: now, beat: 0, settling: STEAL_TIME });
             }
-            let (path, owner) = describe();
-            return Err(MemberError::OwnerSilent { path, owner });
+            return Err(MemberError::OwnerSilent { path: path.into(), owner });
         }
         std::thread::sleep(BEAT_EVERY / 4);
         now = read()?;
     }
-    Ok(Vacancy { found: now, settling: CLAIM_TIME })
+    Ok(Vacancy { beat: own_beat(&now), found: now, settling: CLAIM_TIME })
+}
+
+/// How far the mark of this process has counted, by what these bytes say; 0 if they are not its mark.
+fn own_beat(bytes: &[u8]) -> u64 {
+    Owner::decode(bytes).filter(|owner| owner.run == this_process().run).map_or(0, |owner| owner.beat)
 }
 
 /// Whether nobody is there any more by what these bytes say, or this process itself.
@@ -170,10 +171,8 @@ mod tests {
             Ok(other(beats.get()).encode().to_vec())
         };
         let refused = find_vacancy(path, counting).unwrap_err();
-        assert!(
-            matches!(&refused, MemberError::Owned { owner: Some((_, process)), .. } if *process == std::process::id())
-        );
-        assert!(refused.to_string().contains("in use by process"), "{refused}");
+        let owner = format!("in use by process {} of host ", std::process::id());
+        assert!(refused.to_string().contains(&owner), "{refused}");
         let mut looks = 0;
         let leaving = || {
             looks += 1;
@@ -186,9 +185,13 @@ mod tests {
     fn nobody_waits_for_itself_or_for_who_has_ended() {
         let own = this_process();
         assert!(is_vacant(&own.encode()) && is_vacant(&[0; owner::OWNER_BYTES]));
+        let again = Owner { beat: 7, ..own.clone() }.encode().to_vec();
+        assert_eq!(find_vacancy(Path::new("nbd://host/"), || Ok(again.clone())).unwrap().beat, 7, "it counts on");
         // No process has this number: it is above the kernel's limit.
-        let ended = Owner { run: Uuid::from_u128(1), process: (1 << 22) + 1, ..own.clone() };
+        let ended = Owner { run: Uuid::from_u128(1), beat: 7, process: (1 << 22) + 1, ..own.clone() };
         assert!(is_vacant(&ended.encode()));
+        let beat = find_vacancy(Path::new("nbd://host/"), || Ok(ended.encode().to_vec())).unwrap().beat;
+        assert_eq!(beat, 0, "another one's count says nothing");
         assert!(!is_vacant(&Owner { boot: Uuid::from_u128(3), ..ended.clone() }.encode()), "another machine's");
         assert!(!is_vacant(&Owner { namespace: 1, ..ended.clone() }.encode()), "another container's");
         assert!(!is_vacant(&Owner { process: 1, ..ended.clone() }.encode()), "one that lives");

@@ -1,5 +1,6 @@
 //! Members that join an array of files that runs, and those that are refused.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -133,16 +134,31 @@ fn a_member_that_returns_is_rebuilt_where_it_lacks_something() {
         give_up(&mut engine);
         write(&mut engine, 64, 2, 1 << 20);
         let before = content(&mut engine);
-        let (member, joining) = rejoin(&paths[1], &engine.superblock()).expect("it may return");
+        let (member, joining) = rejoin(&paths[1], &engine.superblock(), &HashMap::new()).expect("it may return");
         assert_eq!(joining.is_whole, consistency != Consistency::Bitmap);
         take_in(&mut engine, (member, joining));
-        let again = rejoin(&paths[1], &engine.superblock());
+        let again = rejoin(&paths[1], &engine.superblock(), &HashMap::new());
         assert!(matches!(again, Err(JoinError::Member(_))), "{again:?}: it is in use");
         drop(run(&mut engine, Command::Close).expect("closed"));
         drop(engine);
-        let again = rejoin(&paths[1], &opened(&paths).superblock());
+        let again = rejoin(&paths[1], &opened(&paths).superblock(), &HashMap::new());
         assert!(again.is_err(), "{again:?}");
         assert!(content(&mut opened(&paths)) == before, "{level:?}");
+    }
+}
+
+/// A file has no mark that counts, as the copy of an export has not that is older than the array's last start.
+#[test]
+fn an_export_that_lacks_what_was_durable_is_made_anew() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = made(&directory, Level::Raid1, Consistency::Bitmap, Integrity::None);
+    let mut engine = opened(&paths);
+    give_up(&mut engine);
+    let truth = engine.superblock();
+    let own = truth.slots[SLOT.index()].member;
+    for (beats, is_whole) in [(vec![(own, 1)], true), (vec![(own, 0), (truth.slots[0].member, 1)], false)] {
+        let (_, joining) = rejoin(&paths[1], &truth, &beats.into_iter().collect()).expect("it may return");
+        assert_eq!(joining.is_whole, is_whole);
     }
 }
 
@@ -168,7 +184,7 @@ fn what_can_not_join_stays_as_it_is() {
     let forced = join(&paths[1], JoinOptions { force: true, ..OPTIONS }, &truth, SLOT).expect("overwritten");
     assert_ne!(forced.1.superblock.member, truth.slots[1].member, "it is another member then");
     drop(forced);
-    assert!(rejoin(&paths[1], &truth).is_err(), "it has no superblock any more");
+    assert!(rejoin(&paths[1], &truth, &HashMap::new()).is_err(), "it has no superblock any more");
 }
 
 /// Member 1 of three mirrors, given up in epoch 9.

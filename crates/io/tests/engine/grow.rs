@@ -191,10 +191,11 @@ fn every_level_grows_into_what_its_members_have() {
         let capacity = assert_holds(&after, &content, &context);
         // The members of these arrays have their data at 1 or 2 MiB, and 64 KiB are free behind the last superblock.
         let own = superblock(after[0].as_ref().expect("present"));
-        let room = (4 << 20) + MORE as u64 / 4096 * 4096 - (64 << 10) - own.areas.data.offset.0;
+        let larger = members[0].as_ref().expect("present").len() as u64;
+        let room = larger / 4096 * 4096 - (64 << 10) - own.areas.data.offset.0;
         assert_eq!(own.spec.member_size.bytes(), Bytes(room), "{context}");
         assert!(capacity.bytes().0 > content.len() as u64, "{context}");
-        assert_eq!(own.areas.member_size, Bytes((4 << 20) + MORE as u64), "{context}");
+        assert_eq!(own.areas.member_size, Bytes(larger), "{context}");
         let is_new = (content.len() as u64) < capacity.bytes().0 && own.blank.is_some();
         assert!(is_new, "{context}: what it got is blank: {:?}", own.blank);
         // Written to its end it survives what it did before, and it can't grow again.

@@ -1,12 +1,20 @@
 //! One request at a time over a stream that blocks: what a program does before it has an event loop.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    time::Instant,
+};
+
+use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{
     agreed::Agreed,
+    certificates,
     error::Error,
     handshake::{Ended, Goal, Handshake, Listed},
+    socket::Socket,
     transmission::{Part, Transmission},
+    uri::{Address, Tls, Uri},
 };
 use crate::{Command, Span};
 
@@ -23,15 +31,40 @@ pub struct Connection<S> {
     input: Vec<u8>,
 }
 
+impl Connection<Socket> {
+    /// Connects to the server of a URI and negotiates its export, over TLS where the URI has that.
+    ///
+    /// # Errors
+    /// When the server can't be reached until then, does not prove itself, refuses, or says what it may not.
+    pub fn open(uri: &Uri, until: Instant) -> Result<Self, Error> {
+        let Some(tls) = &uri.tls else {
+            return Self::negotiate(Socket::connect(&uri.address, until)?, &uri.export);
+        };
+        let (config, server) = (certificates::config(&tls.directory())?, server_name(uri, tls)?);
+        let handshake = Handshake::new(Goal::Use { export: uri.export.clone() }, true);
+        let (stream, handshake) = shake_hands(Socket::connect(&uri.address, until)?, handshake)?;
+        let encrypted = shake_hands(stream.encrypted(config, server)?, handshake.in_tls());
+        let (stream, handshake) = encrypted.map_err(turned_away)?;
+        Ok(Self::after(stream, &handshake))
+    }
+}
+
 impl<S: Read + Write> Connection<S> {
     /// Negotiates an export, in the clear.
     ///
     /// # Errors
     /// When the stream fails, or the server refuses or says what it may not.
     pub fn negotiate(stream: S, export: &str) -> Result<Self, Error> {
-        let (stream, ended) = shake_hands(stream, Goal::Use { export: export.into() })?;
-        let Ended::Transmission(agreed) = ended else { unreachable!("a handshake ends with its goal") };
-        Ok(Self { stream, agreed, transmission: Transmission::new(&agreed, 1), input: Vec::new() })
+        let handshake = Handshake::new(Goal::Use { export: export.into() }, false);
+        let (stream, handshake) = shake_hands(stream, handshake)?;
+        Ok(Self::after(stream, &handshake))
+    }
+
+    fn after(stream: S, handshake: &Handshake) -> Self {
+        let Some(&Ended::Transmission(agreed)) = handshake.ended() else {
+            unreachable!("a handshake ends with its goal")
+        };
+        Self { stream, agreed, transmission: Transmission::new(&agreed, 1), input: Vec::new() }
     }
 
     /// What client and server have agreed on.
@@ -158,23 +191,43 @@ impl<S: Read + Write> Connection<S> {
 /// # Errors
 /// When the stream fails, or the server refuses or says what it may not.
 pub fn list(stream: impl Read + Write) -> Result<Vec<Listed>, Error> {
-    let (_, ended) = shake_hands(stream, Goal::List)?;
-    let Ended::Listed(listed) = ended else { unreachable!("a handshake ends with its goal") };
-    Ok(listed)
+    let (_, handshake) = shake_hands(stream, Handshake::new(Goal::List, false))?;
+    let Some(Ended::Listed(listed)) = handshake.ended() else { unreachable!("a handshake ends with its goal") };
+    Ok(listed.clone())
 }
 
-fn shake_hands<S: Read + Write>(mut stream: S, goal: Goal) -> Result<(S, Ended), Error> {
-    let mut handshake = Handshake::new(goal, false);
+/// Carries a handshake on until it has ended.
+fn shake_hands<S: Read + Write>(mut stream: S, mut handshake: Handshake) -> Result<(S, Handshake), Error> {
     loop {
+        stream.write_all(&handshake.take_output()).map_err(|source| failed("send an option", source))?;
+        if handshake.ended().is_some() {
+            return Ok((stream, handshake));
+        }
         let mut received = [0; INPUT_BYTES];
         let count = read_some(&mut stream, &mut received)?;
-        let used = handshake.receive(&received[..count])?;
-        stream.write_all(&handshake.take_output()).map_err(|source| failed("send an option", source))?;
-        if let Some(ended) = handshake.ended() {
-            let is_all = used == count;
-            return if is_all { Ok((stream, ended.clone())) } else { Err(Error::Reply { what: "no request" }) };
+        if handshake.receive(&received[..count])? != count {
+            return Err(Error::Reply { what: "no request" });
         }
     }
+}
+
+/// What it may mean that a connection ends when it has just been encrypted.
+fn turned_away(error: Error) -> Error {
+    match error {
+        Error::Socket { source, .. } if source.kind() != ErrorKind::TimedOut => Error::TurnedAway { source },
+        Error::UnexpectedEnd => Error::TurnedAway { source: ErrorKind::ConnectionReset.into() },
+        error => error,
+    }
+}
+
+/// Whom the server's certificate has to be for.
+fn server_name(uri: &Uri, tls: &Tls) -> Result<ServerName<'static>, Error> {
+    let name = match (&tls.hostname, &uri.address) {
+        (Some(name), _) | (None, Address::Tcp(name, _)) => name.as_str(),
+        (None, Address::Unix(_)) => "localhost",
+    };
+    let unfit = |_| Error::ServerName { name: name.into() };
+    Ok(ServerName::try_from(name).map_err(unfit)?.to_owned())
 }
 
 fn failed(action: &'static str, source: io::Error) -> Error {

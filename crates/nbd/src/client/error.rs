@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use crate::proto::option_reply as rep;
+use crate::{certificates::TlsError, proto::option_reply as rep};
 
 /// Why a connection to a server can't be made, or has to end.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +97,29 @@ pub enum Error {
     Answered {
         /// The protocol's number, which is that of the same error of the system.
         code: u32,
+    },
+    /// The files for TLS can't be used.
+    #[error(transparent)]
+    Certificates(#[from] TlsError),
+    /// The client and the server did not agree on TLS, or the server did not prove itself.
+    #[error("TLS was not established: {source}")]
+    Tls {
+        /// What the TLS library says.
+        source: io::Error,
+    },
+    /// The server ended the connection when it had just been encrypted.
+    #[error(
+        "the server ended the connection when TLS was established ({source}): it may want a certificate that it knows"
+    )]
+    TurnedAway {
+        /// What the system, or the TLS library, says.
+        source: io::Error,
+    },
+    /// No certificate can be for the server's name.
+    #[error("no certificate can be for '{name}': add tls-hostname=NAME with the name in the server's")]
+    ServerName {
+        /// The name.
+        name: String,
     },
     /// The server's name leads nowhere.
     #[error("can't find the host '{host}': {source}")]

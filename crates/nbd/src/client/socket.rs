@@ -4,11 +4,19 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt;
+use rustix::net::{Shutdown, shutdown, sockopt};
+use tokio_rustls::rustls::{ClientConfig, pki_types::ServerName};
 
-use super::{error::Error, uri::Address};
+use super::{
+    error::Error,
+    tunnel::{Far, Tunnel},
+    uri::Address,
+};
 
 /// How long a peer may be silent, with nothing under way, before it is asked whether it is there, and how often it is
 /// asked: a connection that is open on one side only is found after 30 s.
@@ -25,6 +33,16 @@ pub const DELIVERY_MAX: Duration = Duration::from_secs(25);
 pub struct Socket {
     stream: Stream,
     until: Option<Instant>,
+    /// The stream is the near end of it.
+    tunnel: Option<FarEnd>,
+}
+
+/// What is known of a tunnel's other end.
+#[derive(Debug)]
+struct FarEnd {
+    socket: OwnedFd,
+    /// Why the tunnel has ended, if that is known.
+    fate: Arc<OnceLock<String>>,
 }
 
 #[derive(Debug)]
@@ -56,7 +74,42 @@ impl Socket {
                 Stream::Tcp(stream)
             }
         };
-        Ok(Self { stream, until: Some(until) })
+        Ok(Self { stream, until: Some(until), tunnel: None })
+    }
+
+    /// Has everything from here on encrypted, by a thread of its own.
+    ///
+    /// # Errors
+    /// When the server does not agree, does not prove itself, or does not answer by the deadline.
+    pub(super) fn encrypted(self, config: Arc<ClientConfig>, server: ServerName<'static>) -> Result<Self, Error> {
+        let failed = |source| Error::Socket { action: "encrypt a connection", source };
+        let (near, other_end) = UnixStream::pair().map_err(failed)?;
+        let (until, fate) = (self.until, Arc::new(OnceLock::new()));
+        let socket = self.as_fd().try_clone_to_owned().map_err(failed)?;
+        let far = match self.stream {
+            Stream::Tcp(stream) => Far::Tcp(stream),
+            Stream::Unix(stream) => Far::Unix(stream),
+        };
+        let tunnel = Tunnel { far, near: other_end, config, server, until, fate: Arc::clone(&fate) };
+        let (tells, established) = channel();
+        thread::Builder::new().name("tls".into()).spawn(move || tunnel.run(&tells)).map_err(failed)?;
+        established.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into())).map_err(not_established)?;
+        Ok(Self { stream: Stream::Unix(near), until, tunnel: Some(FarEnd { socket, fate }) })
+    }
+
+    /// Ends the connection at once: what was written to it and has not been sent never is, once it is closed.
+    ///
+    /// # Errors
+    /// When it has ended before.
+    pub fn abort(&self) -> io::Result<()> {
+        let far = self.tunnel.as_ref().map_or(self.as_fd(), |tunnel| tunnel.socket.as_fd());
+        // Where the network comes back later, nothing of it goes out: this end forgets what it has not sent, and says
+        // so (RST).
+        let aborted = sockopt::set_socket_linger(far, Some(Duration::ZERO)).and_then(|()| shutdown(far, Shutdown::Both));
+        if self.tunnel.is_some() {
+            shutdown(self.as_fd(), Shutdown::Both)?;
+        }
+        Ok(aborted?)
     }
 
     /// Reads and writes end at this moment at the latest; with none they last.
@@ -81,6 +134,15 @@ fn left(until: Option<Instant>) -> io::Result<Option<Duration>> {
     if left.is_some_and(|left| left.is_zero()) { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
+/// Why there is no TLS: the network's fault, or that of one of both sides.
+fn not_established(source: io::Error) -> Error {
+    match source.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::Other | io::ErrorKind::InvalidInput => Error::Tls { source },
+        io::ErrorKind::UnexpectedEof => Error::UnexpectedEnd,
+        _ => Error::Socket { action: "agree on TLS with the server", source },
+    }
+}
+
 /// A timeout of the socket's is the deadline.
 fn late(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
@@ -93,7 +155,10 @@ impl Read for Socket {
             Stream::Tcp(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(buffer)),
             Stream::Unix(stream) => stream.set_read_timeout(left).and_then(|()| stream.read(buffer)),
         };
-        read.map_err(late)
+        match (read, self.tunnel.as_ref().and_then(|tunnel| tunnel.fate.get())) {
+            (Ok(0), Some(fate)) => Err(io::Error::other(fate.clone())),
+            (read, _) => read.map_err(late),
+        }
     }
 }
 

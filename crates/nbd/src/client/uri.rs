@@ -5,6 +5,7 @@ use std::fmt;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::PathBuf;
 
+use super::certificates::usual_directory;
 use crate::{escaped::Escaped, proto::STRING_BYTES_MAX};
 
 /// The port that IANA has assigned.
@@ -36,10 +37,19 @@ pub enum Address {
 /// How a connection is encrypted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Tls {
-    /// The name that the server's certificate has, if that is not the host's.
+    /// The name that the server's certificate has, if that is not the host's; of a socket on this machine the host is
+    /// `localhost`.
     pub hostname: Option<String>,
     /// The directory of certificates.
     pub certificates: Option<PathBuf>,
+}
+
+impl Tls {
+    /// The directory of certificates: libnbd's where the URI names none.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        self.certificates.clone().unwrap_or_else(usual_directory)
+    }
 }
 
 /// Why something is no URI of an export.

@@ -74,7 +74,7 @@ impl Desk {
         };
         match introduced {
             Ok(()) => {}
-            Err(error @ Error::PlainAfterStartTls) => warn!(%peer, %error, "connection ended"),
+            Err(error) if error.is_notable() => warn!(%peer, %error, "connection ended"),
             Err(error) => info!(%peer, %error, "connection ended"),
         }
     }

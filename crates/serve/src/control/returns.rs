@@ -101,24 +101,29 @@ impl<D: LiveDisk> Returns<D> {
         }
     }
 
-    /// Gives up members whose connection is broken, one after another, as long as the array goes on without them.
+    /// Gives up members whose connection is broken, one after another, as long as the array goes on without them. Health
+    /// tells of the others, and of members that another server has taken.
     async fn give_up_broken(&self) {
-        while let Some(slot) = self.broken() {
+        if !self.reactor.engine().disk().members().iter().flatten().any(|member| member.is_export()) {
+            return;
+        }
+        let survives = |slot: &MemberIndex| {
+            self.reactor.condition().survives(&self.description.shapes(), MemberSet::EMPTY.with(*slot))
+        };
+        while let Some(slot) = self.broken().iter().find(survives) {
             if let Err(error) = self.members.fail(slot).await {
-                return tracing::warn!(member = %slot, "its connection is broken, and it can't be given up: {error:#}");
+                tracing::warn!(member = %slot, "its connection is broken, and it can't be given up: {error:#}");
+                break;
             }
         }
+        self.reactor.note_cut_off(self.broken());
     }
 
-    /// A member that the array has, and can do without, whose connection is broken.
-    fn broken(&self) -> Option<MemberIndex> {
+    /// The members that the array has, and of which the connection is broken.
+    fn broken(&self) -> MemberSet {
         let engine = self.reactor.engine();
         let has = engine.geometry().all_members().minus(engine.missing());
-        let mut broken = has.iter().filter(|slot| cut_off(engine.disk().members(), *slot).is_some());
-        broken.find(|slot| {
-            let without = MemberSet::EMPTY.with(*slot);
-            self.reactor.condition().survives(&self.description.shapes(), without)
-        })
+        has.iter().filter(|slot| cut_off(engine.disk().members(), *slot).is_some()).collect()
     }
 
     /// Has a member stay where it is until somebody adds it.

@@ -54,6 +54,16 @@ fn troubles_are_said_with_their_members() {
         said(failing, &[], &[ailing(1, Trouble::Failing, None)])
             .starts_with("failing: member 1 (/srv/d1) lost content")
     );
+    assert_eq!(
+        said(failing, &[0], &[ailing(2, Trouble::CutOff, None)]),
+        "failing: the connection to member 2 (/srv/d2) is broken, and the array can't do without: when its server \
+         answers again, stop this server and serve the array anew; member 0 is missing"
+    );
+    assert_eq!(
+        said(frozen, &[0], &[ailing(1, Trouble::Taken, None), ailing(2, Trouble::Failed, None)]),
+        "frozen: another server has taken member 1 (/srv/d1), so requests fail, and nothing is written any more; stop \
+         this server, and use the other one"
+    );
     let text = said(frozen, &[0], &[ailing(1, Trouble::Failed, None), ailing(3, Trouble::Failed, None)]);
     assert!(text.starts_with("frozen by members 1 (/srv/d1) and 3 (/srv/d3): "), "{text}");
     assert!(text.ends_with("; member 0 is missing"), "{text}");

@@ -1,5 +1,7 @@
 //! Administration of members while the array is served: failing, removing, adding and replacing them.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -50,12 +52,14 @@ pub(crate) struct Members<D> {
     reactor: Rc<Reactor<D>>,
     /// One is held while a member is being failed, removed or added.
     turns: Turns,
+    /// By member that is or was an export: how far its mark counted that is known to be durable.
+    flushed_beats: RefCell<HashMap<Uuid, u64>>,
 }
 
 impl<D: LiveDisk> Members<D> {
     /// Those of this reactor's array.
     pub(crate) fn new(reactor: Rc<Reactor<D>>) -> Self {
-        Self { reactor, turns: Turns::default() }
+        Self { reactor, turns: Turns::default(), flushed_beats: RefCell::default() }
     }
 
     /// Waits until nobody else changes members. While the guard is held, nobody else does.
@@ -95,6 +99,7 @@ impl<D: LiveDisk> Members<D> {
 
     /// Releases a member that the array no longer uses.
     pub(crate) fn take_out(&self, slot: MemberIndex) -> Result<()> {
+        self.note_beats();
         let mut engine = self.reactor.engine.borrow_mut();
         ensure!(engine.missing().contains(slot), "the array still uses member {slot}: fail it first");
         match engine.disk_mut().put(slot, None) {
@@ -107,6 +112,7 @@ impl<D: LiveDisk> Members<D> {
     /// Releases a member that the array no longer uses, if there is one. Returns false while operations on it are in
     /// flight.
     pub(crate) fn let_go(&self, slot: MemberIndex) -> bool {
+        self.note_beats();
         self.reactor.engine.borrow_mut().disk_mut().put(slot, None).is_ok()
     }
 
@@ -130,13 +136,13 @@ impl<D: LiveDisk> Members<D> {
     ) -> Result<Prepared> {
         self.ensure_can_join()?;
         let slot = slot.or_else(|| self.reactor.vacancies().iter().next()).context("no member is missing")?;
-        let truth = self.superblock();
+        let (truth, beats) = (self.superblock(), self.flushed_beats());
         self.prepare_by(path.clone(), move || {
             let returns = !options.force && member::exists(&path) && {
                 let member = Member::open(&path, Access::Inspect)?;
                 superblock::load(&member).is_ok_and(|own| own.array == truth.array)
             };
-            if returns { rejoin(&path, &truth) } else { join(&path, options, &truth, slot) }
+            if returns { rejoin(&path, &truth, &beats) } else { join(&path, options, &truth, slot) }
         })
         .await
     }
@@ -151,8 +157,26 @@ impl<D: LiveDisk> Members<D> {
     /// As [`Members::prepare`], for a member that was there before, and for none else.
     pub(crate) async fn prepare_returning(&self, path: PathBuf) -> Result<Prepared> {
         self.ensure_can_join()?;
-        let truth = self.superblock();
-        self.prepare_by(path.clone(), move || rejoin(&path, &truth)).await
+        let (truth, beats) = (self.superblock(), self.flushed_beats());
+        self.prepare_by(path.clone(), move || rejoin(&path, &truth, &beats)).await
+    }
+
+    /// How far the marks of members counted that were there, by what is known now.
+    fn flushed_beats(&self) -> HashMap<Uuid, u64> {
+        self.note_beats();
+        self.flushed_beats.borrow().clone()
+    }
+
+    /// Remembers how far the marks have counted of members that are missing: nobody else knows when they have gone.
+    fn note_beats(&self) {
+        let (engine, mut beats) = (self.reactor.engine.borrow(), self.flushed_beats.borrow_mut());
+        for slot in engine.missing().iter() {
+            let member = engine.disk().members().get(slot.index()).and_then(Option::as_ref);
+            if let Some(beat) = member.map(|member| member.flushed_beat()).filter(|beat| *beat > 0) {
+                let known = beats.entry(engine.superblock().slots[slot.index()].member).or_default();
+                *known = beat.max(*known);
+            }
+        }
     }
 
     async fn prepare_by(

@@ -20,7 +20,9 @@ use crate::lacking::{Lacking, Summed};
 pub(super) struct Reports {
     /// Members whose files were deleted and that the array can't do without.
     deleted: RefCell<Vec<Checked>>,
-    /// The same of log devices.
+    /// Members to which the connection is broken and that the array can't do without.
+    cut_off: RefCell<Vec<Checked>>,
+    /// Log devices whose files were deleted.
     deleted_logs: Cell<LogSet>,
     /// Members that are slow compared with the others.
     lagging: Cell<MemberSet>,
@@ -59,6 +61,10 @@ impl Reports {
         self.deleted.replace(deleted);
     }
 
+    pub(super) fn set_cut_off(&self, cut_off: Vec<Checked>) {
+        self.cut_off.replace(cut_off);
+    }
+
     pub(super) fn set_deleted_logs(&self, deleted: LogSet) {
         self.deleted_logs.set(deleted);
     }
@@ -73,8 +79,7 @@ impl Reports {
 
     /// Members whose files were deleted and that are still there.
     pub(super) fn deleted(&self, disk: &impl LiveDisk) -> MemberSet {
-        let deleted = self.deleted.borrow();
-        deleted.iter().filter(|checked| checked.is_in(disk.members())).map(|checked| checked.slot).collect()
+        still_there(&self.deleted.borrow(), disk)
     }
 
     /// The array's condition.
@@ -82,6 +87,8 @@ impl Reports {
         let missing = engine.missing();
         Condition {
             deleted: self.deleted(engine.disk()).minus(missing),
+            cut_off: still_there(&self.cut_off.borrow(), engine.disk()).minus(missing),
+            taken: taken(engine.disk()),
             deleted_logs: self.deleted_logs.get(),
             lagging: self.lagging.get().minus(missing),
             smart: self.on_failing_disks(engine),
@@ -99,4 +106,15 @@ impl Reports {
         let present = present_paths(engine);
         reported.iter().filter(|&member| present.contains(member)).map(|&(slot, _)| slot).collect()
     }
+}
+
+/// The slots whose members are those that were found there.
+fn still_there(found: &[Checked], disk: &impl LiveDisk) -> MemberSet {
+    found.iter().filter(|checked| checked.is_in(disk.members())).map(|checked| checked.slot).collect()
+}
+
+/// The members that another server has taken.
+fn taken(disk: &impl LiveDisk) -> MemberSet {
+    let slots = (0..64).map(MemberIndex).zip(disk.members());
+    slots.filter(|(_, member)| member.as_ref().is_some_and(|member| member.is_robbed())).map(|(slot, _)| slot).collect()
 }

@@ -19,12 +19,10 @@ mod sending;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use io_uring::squeue::Entry;
 use rustix::io::Errno;
-use rustix::net::sockopt::set_socket_linger;
-use rustix::net::{Shutdown, shutdown};
 use uraid_layout::{Bytes, MemberIndex};
 use uraid_nbd::client::{Agreed, Part, Received, RequestIndex, Transmission};
 use uraid_nbd::{Command, Span};
@@ -88,6 +86,8 @@ struct Pending {
     is_abandoned: bool,
     /// A flush after the writes makes up for what the server can't do with each of them.
     is_flushing: bool,
+    /// How far the guard's mark had counted when a flush was asked for.
+    beat: u64,
 }
 
 /// What a request is about.
@@ -215,7 +215,8 @@ impl Remote {
         self.large += usize::from(is_large(&op));
         let began = Instant::now();
         let (is_abandoned, is_flushing) = (false, false);
-        self.ops[index] = Some(Pending { op, began, asked: 0, under_way: 0, error: None, is_abandoned, is_flushing });
+        let (asked, under_way, error, beat) = (0, 0, None, 0);
+        self.ops[index] = Some(Pending { op, began, asked, under_way, error, is_abandoned, is_flushing, beat });
         index
     }
 
@@ -238,8 +239,8 @@ impl Remote {
         }
         let next = guard.ended(error.is_none());
         if guard.is_robbed() {
-            let (path, owner) = (self.member.path().display(), guard.found());
-            tracing::error!(member = %path, ?owner, "another server has the member");
+            let owner = guard.found().map_or_else(|| "nobody, by its mark".to_owned(), |owner| owner.to_string());
+            tracing::error!(member = %self.member.path().display(), owner, "another server has the member");
         }
         self.guard(next);
     }
@@ -353,13 +354,8 @@ impl Remote {
         let (path, in_flight) = (self.member.path().display(), self.in_flight());
         tracing::warn!(member = %path, in_flight, %errno, "the connection is given up: {why}");
         let Some(connection) = &mut self.connection else { return };
-        let stream = connection.stream();
-        let socket = stream.as_fd();
-        // Where the network comes back later, nothing of it goes out: this end forgets what it has not sent, and says
-        // so (RST).
-        let aborted = set_socket_linger(socket, Some(Duration::ZERO));
-        if let Err(errno) = aborted.and_then(|()| shutdown(socket, Shutdown::Both)) {
-            tracing::debug!(%errno, "it was closed already");
+        if let Err(error) = connection.stream().abort() {
+            tracing::debug!(%error, "it was closed already");
         }
     }
 
@@ -390,6 +386,9 @@ impl Remote {
             let Some((request, header)) = self.transmission.begin(&command) else { return };
             let from = pending.asked;
             let is_write = matches!(command, Command::Write { .. });
+            if command == Command::Flush {
+                pending.beat = self.guard.as_ref().map_or(0, Guard::beat_taken);
+            }
             let data = is_write.then(|| (pending.op.segments.as_slice(), from, length));
             self.sending.add(request, header, data);
             self.requests[request.get()] = Asked { op: index, from };
@@ -497,7 +496,10 @@ impl Remote {
         if self.guarding == Some(index) {
             return self.end_guarding(index, error);
         }
-        let Pending { op, began, is_abandoned, .. } = self.ops[index].take().expect("it has not ended");
+        let Pending { op, began, is_abandoned, beat, .. } = self.ops[index].take().expect("it has not ended");
+        if error.is_none() {
+            self.member.export().expect("it is one").note_flushed_beat(beat);
+        }
         self.vacant.push(index);
         self.large -= usize::from(is_large(&op));
         let info = op.info();

@@ -26,7 +26,9 @@ pub(crate) struct Claim {
     stage: Stage,
     /// What was there before the own mark.
     before: Vec<u8>,
+    /// How far the own mark has counted, and how far that the server has taken.
     beat: u64,
+    beat_taken: u64,
     settling: Duration,
     /// Since when the own mark is there.
     marked: Option<Duration>,
@@ -64,8 +66,8 @@ enum Step {
 impl Claim {
     /// On an export that was found like this.
     pub(crate) fn new(vacancy: Vacancy) -> Self {
-        let Vacancy { found: before, settling } = vacancy;
-        Self { stage: Stage::Entering, before, beat: 0, settling, marked: None, confirmed: None }
+        let Vacancy { found: before, beat, settling } = vacancy;
+        Self { stage: Stage::Entering, before, beat, beat_taken: beat, settling, marked: None, confirmed: None }
     }
 
     /// Whether the own mark may be on the export.
@@ -106,6 +108,11 @@ impl Guard {
         self.claim.is_robbed()
     }
 
+    /// How far the mark has counted that the server has taken: what a flush from now on makes durable.
+    pub(super) fn beat_taken(&self) -> u64 {
+        self.claim.beat_taken
+    }
+
     /// Begins nothing more.
     pub(super) fn pause(&mut self) {
         self.is_paused = true;
@@ -131,6 +138,7 @@ impl Guard {
         match step {
             Step::Look => self.look(began),
             Step::Mark => {
+                self.claim.beat_taken = self.claim.beat;
                 self.claim.marked.get_or_insert_with(now);
                 self.due = now() + if self.claim.stage == Stage::Holding { BEAT_EVERY } else { LOOK_EVERY };
                 None
@@ -195,7 +203,7 @@ mod tests {
     const NOBODY: [u8; OWNER_BYTES] = [0; OWNER_BYTES];
 
     fn entering(settling: Duration) -> Guard {
-        Guard::new(Claim::new(Vacancy { found: NOBODY.to_vec(), settling }))
+        Guard::new(Claim::new(Vacancy { found: NOBODY.to_vec(), beat: 0, settling }))
     }
 
     /// What is due now, which is a look, finds this.

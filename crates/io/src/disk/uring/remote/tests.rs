@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::super::super::{Disk as _, Segments};
 use super::super::UringDisk;
@@ -291,6 +292,24 @@ fn durable_writes_and_zeros_are_what_the_server_can_do() {
     assert_eq!(server.seen(), []);
     let server = Server::start(FLAGS, 32 << 20, |_| Answer::Error(95));
     assert!(matches!(run(&mut server.disk(), [zero()])[..], [Err(DiskError::Unsupported { .. })]));
+}
+
+/// What is known to be durable of the mark is what was answered before a flush was asked for.
+#[test]
+fn a_flush_makes_the_mark_durable_that_was_there() {
+    for (answers, is_known) in [(true, true), (false, false)] {
+        let server = Server::start(FLAGS, 32 << 20, move |seen| match seen.kind {
+            FLUSH if !answers => Answer::Error(5),
+            _ => Answer::Well,
+        });
+        let member = server.member();
+        let mut disk = UringDisk::new(vec![Some(Arc::clone(&member))], 8).unwrap();
+        disk.claim().unwrap();
+        assert_eq!(run(&mut disk, [write(0, OpKind::WriteFua, 0, &pattern(4096, 5))]), [Ok(())]);
+        assert_eq!(member.flushed_beat(), 0, "a write says nothing of others");
+        assert_eq!(run(&mut disk, [flush(0)])[0].is_ok(), answers);
+        assert_eq!(member.flushed_beat() > 0, is_known);
+    }
 }
 
 #[test]

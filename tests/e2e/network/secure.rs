@@ -1,0 +1,85 @@
+//! Members over TLS: GnuTLS's servers on the other side, and what goes wrong with certificates.
+
+use std::path::PathBuf;
+
+use rustix::process::Signal;
+use uraid_tests::array::Content;
+use uraid_tests::binary;
+use uraid_tests::certificates::{Of, Valid};
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::shape;
+
+use super::{Exports, Kind, fails, nbdkit, returns};
+
+/// Its server is killed, and then hangs.
+#[test]
+fn a_member_over_tls_fails_and_returns_as_any_other() {
+    let mut exports = Exports::start(&shape::raid5_of_3(), Kind::Secure);
+    exports.create();
+    let deadlines = ["--read-deadline", "500ms", "--write-deadline", "1s"];
+    let server = exports.serve_returning("500ms", &deadlines);
+    let mut random = Random::new(103);
+    let mut image = random.bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    let mut client = server.connect();
+    for (slot, signal) in [(1, Signal::KILL), (2, Signal::STOP)] {
+        exports.servers[slot].signal(signal);
+        for _ in 0..20 {
+            let (offset, length) = random.sectors(image.len(), 256 << 10);
+            let data = random.bytes(length);
+            client.write(offset, &data);
+            image[offset..offset + length].copy_from_slice(&data);
+        }
+        client.flush();
+        fails(&exports.array, slot);
+        if signal == Signal::STOP {
+            exports.servers[slot].signal(Signal::CONT);
+        } else {
+            exports.restart(slot);
+        }
+        returns(&exports.array, slot);
+    }
+    client.disconnect();
+    assert_same(&read_export(server.uri()), &image, "whole again");
+    let _ = server.stop();
+    drop(exports.servers);
+    Content::read(&exports.array).assert_holds(&image, "brought up to date");
+}
+
+#[test]
+fn who_does_not_prove_itself_is_refused_by_name_and_nothing_is_written() {
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::Secure);
+    exports.certified.issue("expired", Of::Client, Valid::Before, 3);
+    exports.certified.issue_by_another("stranger", "stranger");
+    let with = |more: &str| PathBuf::from(format!("{}{more}", exports.uri(2, "client").display()));
+    let directory = tempfile::tempdir().unwrap();
+    let (_open, plain) = nbdkit(directory.path(), "open", &["memory", "32M"]);
+    let certificates = exports.certified.path("client");
+    let plain = plain.to_str().unwrap().replacen("nbd", "nbds", 1);
+    let cases = [
+        (exports.uri(2, "stranger"), "TLS was not established: invalid peer certificate: UnknownIssuer"),
+        (exports.uri(2, "expired"), "client-cert.pem has expired"),
+        (exports.uri(2, "nowhere"), "ca-cert.pem"),
+        // The server wants to know who it is.
+        (exports.uri(2, "anonymous"), "it may want a certificate that it knows"),
+        (with("&tls-hostname=elsewhere"), "not valid for name"),
+        (with("&tls-hostname=%20"), "no certificate can be for ' '"),
+        (format!("{plain}&tls-certificates={}", certificates.display()).into(), "the server is not set up for that"),
+    ];
+    for (uri, expected) in cases {
+        let mut arguments = vec![PathBuf::from("create"), "--level".into(), "5".into()];
+        arguments.extend(exports.uris[..2].iter().cloned().chain([uri.clone()]));
+        let refused = binary::uraid(arguments).code_is(1).stderr;
+        assert!(refused.contains(expected) && refused.contains(uri.to_str().unwrap()), "{expected}: {refused}");
+    }
+    for member in exports.array.members() {
+        assert!(std::fs::read(member).unwrap().iter().all(|byte| *byte == 0), "nothing is written");
+    }
+    let plain = uri_without_tls(&exports);
+    let refused = binary::uraid(["examine".into(), plain]).code_is(1).stderr;
+    assert!(refused.contains("the server requires TLS"), "{refused}");
+}
+
+fn uri_without_tls(exports: &Exports) -> PathBuf {
+    super::uri(&exports.socket(0))
+}
