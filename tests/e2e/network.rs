@@ -556,7 +556,8 @@ fn an_export_by_two_names_is_refused() {
 #[test]
 fn members_are_exports_of_uraid_itself() {
     let outer = Array::planned(&shape::raid1_of_2());
-    let (certified, inner) = (Certified::new(), [shape::raid0_of_4(), shape::raid5_of_3()].map(|it| Array::create(&it)));
+    let (certified, inner) =
+        (Certified::new(), [shape::raid0_of_4(), shape::raid5_of_3()].map(|it| Array::create(&it)));
     let servers = [Server::start(&inner[0]), certified.serve(&inner[1], &["--tls-verify-peer"])];
     let uris = [servers[0].uri().into(), PathBuf::from(certified.uri(&servers[1], "client"))];
     let arguments = ["create".into(), "--level".into(), "1".into()].into_iter().chain(uris.iter().cloned());

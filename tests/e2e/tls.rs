@@ -303,7 +303,7 @@ fn certificates_that_can_not_work_are_refused_before_anything_is_opened() {
     refused("garbage", &[], "server-cert.pem can't be used");
     let key = server("mismatch").join("server-key.pem");
     std::fs::copy(certified.path("server").join("server-key.pem"), &key).unwrap();
-    refused("mismatch", &[], "is not the key of server-cert.pem");
+    refused("mismatch", &[], "server-key.pem is not the key of");
     let key = server("exposed").join("server-key.pem");
     std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o644)).unwrap();
     refused("exposed", &[], "every user of this machine may open");

@@ -13,7 +13,7 @@ use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placemen
 use uuid::Uuid;
 
 const BATCH: u64 = 32;
-const BATCHES: u64 = 64;
+const BATCHES: u64 = 24;
 /// Rounds in which everything may grow, at most.
 const GROWING_ROUNDS: u64 = 150;
 /// Rounds in a row that take nothing.

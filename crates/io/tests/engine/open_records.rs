@@ -220,7 +220,7 @@ fn what_some_have_of_records_that_were_open_counts() {
     for shape in shapes() {
         let all = shape.geometry().all_members();
         let mut random = Random(5);
-        for _ in 0..8 {
+        for _ in 0..4 {
             let bits = random.below(1 << all.len());
             let arrived: MemberSet = all.iter().filter(|member| bits >> member.0 & 1 == 1).collect();
             let (mut engine, content) = with_a_record(shape);

@@ -105,7 +105,8 @@ impl Socket {
         let far = self.tunnel.as_ref().map_or(self.as_fd(), |tunnel| tunnel.socket.as_fd());
         // Where the network comes back later, nothing of it goes out: this end forgets what it has not sent, and says
         // so (RST).
-        let aborted = sockopt::set_socket_linger(far, Some(Duration::ZERO)).and_then(|()| shutdown(far, Shutdown::Both));
+        let aborted =
+            sockopt::set_socket_linger(far, Some(Duration::ZERO)).and_then(|()| shutdown(far, Shutdown::Both));
         if self.tunnel.is_some() {
             shutdown(self.as_fd(), Shutdown::Both)?;
         }

@@ -125,8 +125,7 @@ fn config(directory: &Path, clients: &TlsClients) -> Result<Arc<ServerConfig>, T
             builder.with_client_cert_verifier(Arc::new(ListedClients { authority, listed: listed.clone() }))
         }
     };
-    let mut config =
-        builder.with_single_cert(chain, key).map_err(|fault| unfit_key(fault, &certificate, &key_file))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|fault| unfit_key(fault, &certificate, &key_file))?;
     // Connections last. Each new one proves itself anew: a client that was let in once need not be let in again.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
