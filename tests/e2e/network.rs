@@ -3,10 +3,10 @@
 mod changes;
 mod hedging;
 mod lies;
+mod older;
 mod secure;
 
 use std::io::{BufRead as _, BufReader};
-use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
@@ -300,63 +300,6 @@ fn servers_that_are_restarted_in_turn_while_nobody_uses_the_array_cost_nothing()
     }
 }
 
-/// Its server is started on what the member was a while ago: nothing on it but its mark tells.
-#[test]
-fn a_member_of_which_an_older_copy_is_served_is_made_anew() {
-    for is_added in [false, true] {
-        let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
-        exports.create();
-        let settling = if is_added { "off" } else { "500ms" };
-        let server = exports.serve_returning(settling, &["--cache", "none"]);
-        let mut random = Random::new(101);
-        write_export(server.uri(), &random.bytes(exports.array.expected_size()));
-        let member = exports.array.members()[1].clone();
-        let older = std::fs::read(&member).unwrap();
-        let older_beat = beat(&member);
-        wait_until("it has counted on", || beat(&member) > older_beat + 1);
-        let image = random.bytes(exports.array.expected_size());
-        write_export(server.uri(), &image);
-        let other = exports.array.members()[0].clone();
-        wait_until("no region is marked", || bits(&other).iter().all(|&byte| byte == 0));
-        exports.kill(1);
-        fails(&exports.array, 1);
-        std::fs::write(&member, older).unwrap();
-        exports.restart(1);
-        if is_added {
-            exports.add(1);
-        }
-        returns(&exports.array, 1);
-        assert_same(&read_export(server.uri()), &image, "made anew");
-        let _ = server.stop();
-        drop(exports.servers);
-        Content::read(&exports.array).assert_holds(&image, "made anew");
-    }
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::yield_now();
-    }
-}
-
-/// How far the mark on a member's file has counted, by the description of the format.
-fn beat(member: &Path) -> u64 {
-    u64::from_le_bytes(bytes_at(member, (40 << 10) + 32))
-}
-
-/// The bits of the first regions, by the same.
-fn bits(member: &Path) -> [u8; 496] {
-    bytes_at(member, (64 << 10) + 16)
-}
-
-fn bytes_at<const N: usize>(path: &Path, at: u64) -> [u8; N] {
-    let mut bytes = [0; N];
-    std::fs::File::open(path).unwrap().read_exact_at(&mut bytes, at).unwrap();
-    bytes
-}
-
 #[test]
 fn a_member_returns_only_if_that_is_wanted() {
     let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
@@ -369,6 +312,16 @@ fn a_member_returns_only_if_that_is_wanted() {
     assert!(now["members"][1]["away"].is_null(), "{now:#}");
     let _ = ask(&exports.array, &["set", "--rejoin-after", "100ms"]).success();
     returns(&exports.array, 1);
+
+    // Whom an administrator fails stays failed, whatever its server does.
+    let _ = ask(&exports.array, &["fail", "1"]).success();
+    exports.kill(1);
+    exports.restart(1);
+    // The server of the array looks for members that are away every second.
+    let before = status(&exports.array)["uptime_ms"].as_u64().unwrap();
+    let now = until(&exports.array, "it has looked", |status| status["uptime_ms"].as_u64() > Some(before + 4000));
+    assert!(now["members"][1]["state"] == "missing" && now["members"][1]["away"].is_null(), "{now:#}");
+    exports.add(1);
 
     // Whom an administrator takes out stays out, until somebody adds it.
     exports.lose(1, &mut client, &[7; 4096]);
@@ -469,6 +422,28 @@ fn a_server_that_hangs_is_given_up_and_returns() {
     exports.kill(0);
     exports.restart(0);
     exports.add(0);
+    let _ = server.stop();
+    drop(exports.servers);
+    Content::read(&exports.array).assert_holds(&image, "with it again");
+}
+
+/// Nobody writes meanwhile, so no write is given up.
+#[test]
+fn a_server_that_hung_while_clients_only_read_gives_its_member_back() {
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::QemuNbd);
+    exports.create();
+    let deadlines = ["--read-deadline", "500ms", "--write-deadline", "2s"];
+    let server = exports.serve_returning("500ms", &deadlines);
+    let image = Random::new(95).bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    let _ = ask(&exports.array, &["wait"]).success();
+    exports.servers[0].signal(Signal::STOP);
+    assert_same(&read_export(server.uri()), &image, "without it");
+    let is_away = |status: &serde_json::Value| status["members"][0]["away"]["waiting"] == "server";
+    until(&exports.array, "it is given up, and wanted back", is_away);
+    exports.servers[0].signal(Signal::CONT);
+    returns(&exports.array, 0);
+    assert_same(&read_export(server.uri()), &image, "with it again");
     let _ = server.stop();
     drop(exports.servers);
     Content::read(&exports.array).assert_holds(&image, "with it again");
@@ -646,6 +621,28 @@ fn who_was_robbed_writes_nothing_more() {
     let _ = second.stop();
     drop(exports.servers);
     Content::read(&exports.array).assert_holds(&image, "by the second server alone");
+}
+
+/// A member that is used is not added, and goes on.
+#[test]
+fn an_export_that_is_used_already_stays_a_member_when_it_is_named_once_more() {
+    let exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let member = exports.uris[1].to_str().unwrap();
+    for words in [&["add", member][..], &["add", "--force", member], &["replace", "0", member]] {
+        let refused = ask(&exports.array, words).code_is(1).stderr;
+        assert!(refused.contains("still uses the member in slot 1"), "{words:?}: {refused}");
+    }
+    // It looks for its mark every second.
+    let before = status(&exports.array)["uptime_ms"].as_u64().unwrap();
+    let now = until(&exports.array, "it has looked", |status| status["uptime_ms"].as_u64() > Some(before + 3000));
+    assert_eq!(now["health"]["state"], "whole", "{now:#}");
+    let mut client = server.connect();
+    client.write(0, &[1; 4096]);
+    client.flush();
+    client.disconnect();
+    let _ = server.stop();
 }
 
 /// Nobody has to ask for content to be told.

@@ -22,13 +22,11 @@ const STEPS: &[Step] = &[
     }),
     ("test", |project, _| test::run(project, &test::Options::default())),
     ("seeds that failed once", |project, _| sim::failed_once(project)),
-    // The tests have those before.
-    ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(300, 400)))),
-    ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::seeds(first_seed(draw), 400)))),
-    ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(80_000, draw)))),
-    ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),
+    ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::seeds(first_seed(draw), 300)))),
+    ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(50_000, draw)))),
+    ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 2500)))),
     ("planted bugs", |project, draw| done(mutants::run(project, &mutants::Options::sample(draw, 1)))),
-    ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(10, draw).checked()))),
+    ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(8, draw).checked()))),
     ("virtual machines", |project, draw| done(vm::run(project, &vm::Options::ci(draw)))),
 ];
 

@@ -196,6 +196,18 @@ impl Member {
         self.export().is_some_and(Export::is_robbed)
     }
 
+    /// Whether it is an export that is used, and of which the server, who is asked every second, has not answered for
+    /// some seconds.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.export().is_some_and(|export| export.is_silent() && !export.is_cut_off() && !export.is_robbed())
+    }
+
+    /// Whether it is an export that had somebody's mark when it was opened for writing.
+    pub(crate) fn was_marked(&self) -> bool {
+        self.export().is_some_and(Export::was_marked)
+    }
+
     /// How far the count of this process's mark on an export is known to be durable, since it was opened; 0 of a file
     /// or a device. Where its server shows a lower one later, it has an older copy, which lacks more than the writes
     /// that were not flushed.

@@ -38,6 +38,8 @@ pub struct Opened<M> {
     pub size: Bytes,
     /// The least that it reads and writes at once.
     pub sector_size: Bytes,
+    /// It is an export that somebody had marked as used, and not let go of.
+    pub is_marked: bool,
 }
 
 /// Opens members and reads what they say. Those that can't be read are set aside.
@@ -125,7 +127,8 @@ pub(super) fn gather(
         if may_lack && size < expected {
             return Err(OpenError::Truncated { path, size, expected });
         }
-        Ok(Either::Member(Box::new(Opened { member, candidate: Candidate { path, superblock }, size, sector_size })))
+        let (candidate, is_marked) = (Candidate { path, superblock }, member.was_marked());
+        Ok(Either::Member(Box::new(Opened { member, candidate, size, sector_size, is_marked })))
     };
     let read = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;
     match sieve.first.filter(|_| read.iter().all(|(_, read)| matches!(read, Either::Log(_)))) {

@@ -236,7 +236,7 @@ pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
 /// write-intent bitmap or a log it is rebuilt where the bitmap says that it lacks something; otherwise, with checksums,
 /// and if it broke before the bitmap began to say that, whole. So is an export of which the server has an older copy
 /// than was durable: than one on which this process's mark had counted up to what `flushed_beats` says of the member
-/// ([`Member::flushed_beat`]).
+/// ([`Member::flushed_beat`]); and so is one of which that says nothing.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -251,11 +251,15 @@ pub fn rejoin(
     let damaged = |source| JoinError::BadBlocks { path: path.into(), source };
     let bad_blocks = badblocks::load(&member, &own).map_err(damaged)?;
     let mut joining = returning(path, &own, bad_blocks, truth)?;
-    let flushed_beat = flushed_beats.get(&own.member).copied().unwrap_or_default();
-    if member.found_beat() < flushed_beat {
-        tracing::warn!(path = %path.display(), "its server has an older copy of it than was durable: all of it is made \
-            anew");
-        joining.is_whole = true;
+    match flushed_beats.get(&own.member) {
+        Some(beat) if member.found_beat() < *beat => {
+            tracing::warn!(path = %path.display(), "its server has an older copy of it than was durable: all of it is \
+                made anew");
+            joining.is_whole = true;
+        }
+        Some(_) => {}
+        // Nobody knows how old it is.
+        None => joining.is_whole |= member.is_export(),
     }
     if member.size() < own.areas.member_size {
         let (room, needed) = (member.size().whole_sectors(), truth.spec.member_size);

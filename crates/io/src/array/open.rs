@@ -193,6 +193,8 @@ impl<D: Disk> Array<D> {
         let Named { members, logs, unreadable } = named;
         let candidates: Vec<Candidate> = members.iter().map(|opened| opened.candidate.clone()).collect();
         let mut verdict = judge(&candidates)?;
+        let is_marked: Vec<bool> = members.iter().map(|opened| opened.is_marked).collect();
+        verdict.set_older_aside(&candidates, &is_marked);
         let stale = accept_stale(&mut verdict, &candidates, stale)?;
         let found = logs::find(&verdict.superblock, &logs)?;
         verdict.lost_logs = found.lost;

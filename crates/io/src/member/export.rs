@@ -19,9 +19,9 @@ use uraid_nbd::client::{Address, Agreed, Connection, Error, Socket, Uri};
 
 use super::error::MemberError;
 use super::lock::Access;
-use super::owner::{self, Vacancy};
+use super::owner::{self, LEASE, Vacancy};
 use crate::disk::Claim;
-use crate::format::owner::{OWNER_AT, OWNER_BYTES};
+use crate::format::owner::{OWNER_AT, OWNER_BYTES, is_one};
 use crate::format::superblock::SECTOR_SIZES;
 
 /// How long connecting and each blocking call may take.
@@ -29,6 +29,10 @@ const CALL_MAX: Duration = Duration::from_secs(20);
 
 /// How long letting go of it may take, where its server hangs.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// A server that is asked every second and does not answer for so long is said not to. It is not much longer than its
+/// mark is relied on.
+const SILENT_AFTER: Duration = Duration::from_secs(LEASE.as_secs() + 3);
 
 /// A connection with nothing under way.
 pub(crate) type Idle = Connection<Socket>;
@@ -49,6 +53,10 @@ pub(crate) struct Export {
     found_beat: u64,
     /// How far the mark had counted that a flush has made durable.
     flushed_beat: AtomicU64,
+    /// Somebody's mark was there when it was opened.
+    was_marked: bool,
+    /// When the server last showed this process's mark, to a disk that looks for it.
+    heard: Mutex<Option<Instant>>,
 }
 
 /// The URI that a path is, if it is meant as one.
@@ -88,10 +96,22 @@ impl Export {
         let has_room = agreed.size_bytes() >= OWNER_AT.0 + OWNER_BYTES as u64;
         let vacancy = if writes && has_room { Some(find_vacancy(path, &mut connection)?) } else { None };
         let found_beat = vacancy.as_ref().map_or(0, |vacancy| vacancy.beat);
+        let was_marked = vacancy.as_ref().is_some_and(|vacancy| is_one(&vacancy.found));
         let (connection, claim) = (Mutex::new(Some(connection)), Mutex::new(vacancy.map(Claim::new)));
         let [is_cut_off, is_robbed] = [(); 2].map(|()| AtomicBool::new(false));
-        let flushed_beat = AtomicU64::new(0);
-        Ok(Self { uri, agreed, connection, is_cut_off, claim, is_robbed, found_beat, flushed_beat })
+        let (flushed_beat, heard) = (AtomicU64::new(0), Mutex::new(None));
+        Ok(Self {
+            uri,
+            agreed,
+            connection,
+            is_cut_off,
+            claim,
+            is_robbed,
+            found_beat,
+            flushed_beat,
+            was_marked,
+            heard,
+        })
     }
 
     /// What the server says of it.
@@ -165,6 +185,22 @@ impl Export {
     /// How far this process's mark had counted when the export was opened.
     pub(super) fn found_beat(&self) -> u64 {
         self.found_beat
+    }
+
+    /// Whether somebody's mark was there when it was opened.
+    pub(super) fn was_marked(&self) -> bool {
+        self.was_marked
+    }
+
+    /// Notes that the server has just shown this process's mark.
+    pub(crate) fn note_heard(&self) {
+        *self.heard.lock().expect("nobody panics with it") = Some(Instant::now());
+    }
+
+    /// Whether a disk that looks for the mark has not seen it for so long that something is wrong.
+    pub(super) fn is_silent(&self) -> bool {
+        let heard = *self.heard.lock().expect("nobody panics with it");
+        heard.is_some_and(|heard| heard.elapsed() > SILENT_AFTER)
     }
 
     /// See [`Member::flushed_beat`](super::Member::flushed_beat).

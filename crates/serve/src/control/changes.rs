@@ -59,9 +59,16 @@ impl<D: LiveDisk> Changes<D> {
             return self.members.fail(log_place(log)).await;
         }
         let slot = self.description.find(name)?;
+        let member = self.members.superblock().slots[slot.index()].member;
         self.returns.leave(slot);
-        self.ensure_not_awaited()?;
-        self.members.fail(slot).await?;
+        let failed = match self.ensure_not_awaited() {
+            Ok(()) => self.members.fail(slot).await,
+            Err(error) => Err(error),
+        };
+        if failed.is_err() {
+            self.returns.want(member);
+        }
+        failed?;
         self.members.disown(slot).await;
         Ok(())
     }
@@ -316,6 +323,7 @@ impl<D: LiveDisk> Changes<D> {
         let prepared = self.members.prepare(path.clone(), options, slot).await?;
         let (slot, uuid) = (prepared.slot(), prepared.uuid());
         self.members.join(prepared).await?;
+        self.returns.want(uuid);
         self.spares.remove(&path.display().to_string());
         Ok(Added { slot: Some(slot.0), uuid: Some(uuid) })
     }

@@ -1,6 +1,7 @@
 //! Members on networks that return by themselves.
 //!
-//! When the connection of a member that is an export broke, its server is asked for it again: in the background, with
+//! When the connection of a member that is an export broke, or the member was given up because it did not answer, its
+//! server is asked for it again: in the background, with
 //! pauses that grow. Once the server answers, and has the same member, it has to answer for a while, the settling time,
 //! in which it does what it still had of the old connection. Then the member returns as with `uraid add`: all that may
 //! differ on it is written anew ([ADR 22](../../../../docs/adr/0022-members-on-a-network.md)).
@@ -12,6 +13,7 @@
 //! that breaks again soon after its return has to settle for twice as long.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -54,6 +56,8 @@ pub(crate) struct Returns<D> {
     settling: Cell<Option<Duration>>,
     /// The last return of each member.
     returned: RefCell<Vec<Returned>>,
+    /// Members that an administrator has failed: they stay where they are until somebody adds them.
+    left: RefCell<HashSet<Uuid>>,
 }
 
 /// When a member returned, and how long it had to settle.
@@ -73,8 +77,8 @@ impl<D: LiveDisk> Returns<D> {
         settling: Option<Duration>,
     ) -> Rc<Self> {
         let (description, reactor, members) = (Rc::clone(description), Rc::clone(reactor), Rc::clone(members));
-        let (settling, returned) = (Cell::new(settling), RefCell::default());
-        Rc::new(Self { description, reactor, members, settling, returned })
+        let (settling, returned, left) = (Cell::new(settling), RefCell::default(), RefCell::default());
+        Rc::new(Self { description, reactor, members, settling, returned, left })
     }
 
     /// Changes the settling time.
@@ -95,6 +99,11 @@ impl<D: LiveDisk> Returns<D> {
             }
             for away in self.newly_away() {
                 tracing::info!(member = %away.slot, path = %away.path.display(), "its server is asked for it again");
+                if cut_off(self.reactor.engine().disk().members(), away.slot).is_none() {
+                    // A server that takes one client at a time has to be rid of this one. Where operations are under
+                    // way still, it is when the member returns.
+                    let _ = self.members.let_go(away.slot);
+                }
                 self.description.away.borrow_mut().push(away.clone());
                 spawn_local(Rc::clone(&self).fetch(away.slot, away.member, away.path));
             }
@@ -128,16 +137,25 @@ impl<D: LiveDisk> Returns<D> {
 
     /// Has a member stay where it is until somebody adds it.
     pub(super) fn leave(&self, slot: MemberIndex) {
+        self.left.borrow_mut().insert(self.reactor.engine().superblock().slots[slot.index()].member);
         let mut all = self.description.away.borrow_mut();
         all.iter_mut().filter(|away| away.slot == slot).for_each(|away| away.waiting = Waiting::Administrator);
     }
 
+    /// Has a member return again, if need be: somebody has added it, or could not fail it.
+    pub(super) fn want(&self, member: Uuid) {
+        self.left.borrow_mut().remove(&member);
+    }
+
     fn newly_away(&self) -> Vec<Away> {
-        let (engine, known) = (self.reactor.engine(), self.description.away.borrow());
+        let (engine, known, left) = (self.reactor.engine(), self.description.away.borrow(), self.left.borrow());
+        let members = engine.disk().members();
+        let silent = |slot| export(members, slot).filter(|it| engine.lingering(slot) > 0 || it.is_silent());
         let away = |slot: MemberIndex| {
-            let member = cut_off(engine.disk().members(), slot)?;
+            let member = cut_off(members, slot).or_else(|| silent(slot))?;
             let uuid = engine.superblock().slots[slot.index()].member;
-            known.iter().all(|away| away.slot != slot).then(|| Away::new(slot, uuid, member.path().into()))
+            let is_new = known.iter().all(|away| away.slot != slot) && !left.contains(&uuid);
+            is_new.then(|| Away::new(slot, uuid, member.path().into()))
         };
         engine.missing().iter().filter_map(away).collect()
     }
@@ -235,9 +253,14 @@ impl<D: LiveDisk> Returns<D> {
     }
 }
 
-/// The member in a slot, if it is an export of which the connection broke.
+/// The member in a slot, if it is an export.
+fn export(members: &[Option<Arc<Member>>], slot: MemberIndex) -> Option<&Arc<Member>> {
+    members.get(slot.index())?.as_ref().filter(|member| member.is_export())
+}
+
+/// The same, if its connection broke.
 fn cut_off(members: &[Option<Arc<Member>>], slot: MemberIndex) -> Option<&Arc<Member>> {
-    members.get(slot.index())?.as_ref().filter(|member| member.is_cut_off())
+    export(members, slot).filter(|member| member.is_cut_off())
 }
 
 /// How long a member has to settle that ought to settle for so long, and whose last connection was there for so long,

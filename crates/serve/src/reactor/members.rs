@@ -172,7 +172,7 @@ impl<D: LiveDisk> Members<D> {
         let (engine, mut beats) = (self.reactor.engine.borrow(), self.flushed_beats.borrow_mut());
         for slot in engine.missing().iter() {
             let member = engine.disk().members().get(slot.index()).and_then(Option::as_ref);
-            if let Some(beat) = member.map(|member| member.flushed_beat()).filter(|beat| *beat > 0) {
+            if let Some(beat) = member.filter(|member| member.is_export()).map(|member| member.flushed_beat()) {
                 let known = beats.entry(engine.superblock().slots[slot.index()].member).or_default();
                 *known = beat.max(*known);
             }

@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use uraid_io::engine::Engine;
+use uraid_io::engine::{Engine, Troubles};
 use uraid_io::format::superblock::LogSet;
 use uraid_io::member::Member;
 use uraid_layout::{MemberIndex, MemberSet};
@@ -85,6 +85,8 @@ impl Reports {
     /// The array's condition.
     pub(super) fn condition<D: LiveDisk, T>(&self, engine: &Engine<D, T>) -> Condition {
         let missing = engine.missing();
+        let of_engine = Condition::of(engine);
+        let stalled = of_engine.troubles.stalled.union(silent(engine.disk()).minus(missing));
         Condition {
             deleted: self.deleted(engine.disk()).minus(missing),
             cut_off: still_there(&self.cut_off.borrow(), engine.disk()).minus(missing),
@@ -94,7 +96,8 @@ impl Reports {
             smart: self.on_failing_disks(engine),
             last_resort: self.last_resort,
             lacking: Lacking::of(engine, &self.summed),
-            ..Condition::of(engine)
+            troubles: Troubles { stalled, ..of_engine.troubles },
+            ..of_engine
         }
     }
 
@@ -111,6 +114,12 @@ impl Reports {
 /// The slots whose members are those that were found there.
 fn still_there(found: &[Checked], disk: &impl LiveDisk) -> MemberSet {
     found.iter().filter(|checked| checked.is_in(disk.members())).map(|checked| checked.slot).collect()
+}
+
+/// The members whose servers do not answer, whether anybody waits for them or not.
+fn silent(disk: &impl LiveDisk) -> MemberSet {
+    let slots = (0..64).map(MemberIndex).zip(disk.members());
+    slots.filter(|(_, member)| member.as_ref().is_some_and(|member| member.is_silent())).map(|(slot, _)| slot).collect()
 }
 
 /// The members that another server has taken.

@@ -292,7 +292,7 @@ fn judged(found: &Found, named: &[Says]) -> Result<Vec<Option<Uuid>>, OpenError>
     let sector_size = Bytes(SECTOR_BYTES);
     let members = found.candidates.iter().cloned().map(|candidate| {
         let size = candidate.superblock.areas.member_size;
-        Opened { member: None, candidate, size, sector_size }
+        Opened { member: None, candidate, size, sector_size, is_marked: false }
     });
     let logs = named.iter().cloned().zip(0..).map(|(Says { header, runs, size }, number)| {
         let path = PathBuf::from(format!("log{number}"));

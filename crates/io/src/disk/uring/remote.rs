@@ -238,6 +238,9 @@ impl Remote {
             tracing::warn!(member = %self.member.path().display(), %errno, "the mark of its owner can't be kept");
         }
         let next = guard.ended(error.is_none());
+        if guard.take_news() {
+            self.member.export().expect("it is one").note_heard();
+        }
         if guard.is_robbed() {
             let owner = guard.found().map_or_else(|| "nobody, by its mark".to_owned(), |owner| owner.to_string());
             tracing::error!(member = %self.member.path().display(), owner, "another server has the member");
@@ -310,7 +313,8 @@ impl Remote {
         if is_unsent {
             self.queue.retain(|&waiting| waiting != index);
             self.end(index, Some(Errno::TIMEDOUT), ended);
-        } else if !is_read {
+        }
+        if !is_read {
             self.break_off(Errno::TIMEDOUT, &"a change that was asked for was given up");
             self.end_if_broken(ended);
         }

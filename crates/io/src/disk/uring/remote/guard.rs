@@ -26,9 +26,10 @@ pub(crate) struct Claim {
     stage: Stage,
     /// What was there before the own mark.
     before: Vec<u8>,
-    /// How far the own mark has counted, and how far that the server has taken.
+    /// How far the own mark has counted, how far that the server has taken, and how far it had when it was found.
     beat: u64,
     beat_taken: u64,
+    beat_found: u64,
     settling: Duration,
     /// Since when the own mark is there.
     marked: Option<Duration>,
@@ -44,6 +45,8 @@ pub(super) struct Guard {
     due: Duration,
     /// Nothing more is begun.
     is_paused: bool,
+    /// Its own mark was found since somebody asked.
+    is_new: bool,
     block: Buf,
 }
 
@@ -67,12 +70,14 @@ impl Claim {
     /// On an export that was found like this.
     pub(crate) fn new(vacancy: Vacancy) -> Self {
         let Vacancy { found: before, beat, settling } = vacancy;
-        Self { stage: Stage::Entering, before, beat, beat_taken: beat, settling, marked: None, confirmed: None }
+        let (beat_taken, beat_found, marked, confirmed) = (beat, beat, None, None);
+        Self { stage: Stage::Entering, before, beat, beat_taken, beat_found, settling, marked, confirmed }
     }
 
-    /// Whether the own mark may be on the export.
+    /// Whether its own mark may be on the export. One that was found is somebody else's of this process, who may use the
+    /// export still.
     pub(crate) fn has_marked(&self) -> bool {
-        self.beat > 0
+        self.beat > self.beat_found
     }
 
     /// Whether another process has the export.
@@ -85,7 +90,7 @@ impl Guard {
     /// Of a connection to an export of which that is known.
     pub(super) fn new(claim: Claim) -> Self {
         let block = Buf::zeroed(Bytes(OWNER_BYTES as u64));
-        Self { claim, under_way: None, due: Duration::ZERO, is_paused: false, block }
+        Self { claim, under_way: None, due: Duration::ZERO, is_paused: false, is_new: false, block }
     }
 
     /// What is known when the connection is not used any more.
@@ -101,6 +106,11 @@ impl Guard {
     /// Whether it was this process's own, and that is not known any more.
     pub(super) fn has_lapsed(&self) -> bool {
         self.claim.confirmed.is_some() && self.holds_back()
+    }
+
+    /// Whether its own mark was found since this was asked.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.is_new)
     }
 
     /// Whether another process has the export.
@@ -167,6 +177,7 @@ impl Guard {
             }
             self.claim.stage = Stage::Holding;
             self.claim.confirmed = Some(began);
+            self.is_new = true;
         }
         if self.is_paused {
             return None;
@@ -274,6 +285,19 @@ mod tests {
         let mut guard = entering(Duration::ZERO);
         assert!(look(&mut guard, &others()).is_none());
         assert!(guard.is_robbed() && !guard.claim.has_marked(), "somebody came first");
+    }
+
+    #[test]
+    fn a_mark_that_was_found_counts_on_and_is_not_taken_for_its_own_before() {
+        let found = Owner { beat: 7, ..this_process().clone() }.encode();
+        let vacancy = Vacancy { found: found.to_vec(), beat: 7, settling: Duration::ZERO };
+        let mut guard = Guard::new(Claim::new(vacancy));
+        assert!(!guard.claim.has_marked(), "whoever looks only leaves it there");
+        let asked = look(&mut guard, &found);
+        let marked = mark(&mut guard, asked);
+        assert!(guard.claim.has_marked());
+        assert_eq!(Owner::decode(&marked).map(|owner| owner.beat), Some(8));
+        assert_eq!(guard.beat_taken(), 8);
     }
 
     #[test]
