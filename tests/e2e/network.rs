@@ -449,6 +449,37 @@ fn a_server_that_hung_while_clients_only_read_gives_its_member_back() {
     Content::read(&exports.array).assert_holds(&image, "with it again");
 }
 
+/// It is told before anybody waits; and what was never sent counts as given up, too.
+#[test]
+fn a_server_that_hangs_while_another_is_away_is_told_of_and_gives_its_member_back() {
+    let exports = Exports::start(&shape::raid6_of_4(), Kind::QemuNbd);
+    exports.create();
+    let deadlines = ["--read-deadline", "1s", "--write-deadline", "2s"];
+    let server = exports.serve_returning("500ms", &deadlines);
+    let image = Random::new(95).bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    let _ = ask(&exports.array, &["wait"]).success();
+    exports.kill(0);
+    fails(&exports.array, 0);
+    exports.servers[1].signal(Signal::STOP);
+    let is_told = |status: &serde_json::Value| {
+        let troubles = status["health"]["troubles"].as_array().unwrap();
+        troubles.iter().any(|one| one["slot"] == 1 && one["trouble"] == "stalled")
+    };
+    until(&exports.array, "nobody waits for it, and it is told of", is_told);
+    let mut client = server.connect();
+    client.write(0, &image[..200_000]);
+    client.flush();
+    client.disconnect();
+    let is_away = |status: &serde_json::Value| status["members"][1]["away"]["waiting"] == "server";
+    until(&exports.array, "it is given up, and wanted back", is_away);
+    exports.servers[1].signal(Signal::CONT);
+    let is_back = |status: &serde_json::Value| status["members"][1]["state"] == "active";
+    until(&exports.array, "it returns", is_back);
+    assert_same(&read_export(server.uri()), &image, "with one away");
+    let _ = server.stop();
+}
+
 /// A server that serves `plugin`, with these arguments.
 fn nbdkit(directory: &Path, name: &str, arguments: &[&str]) -> (Process, PathBuf) {
     let (socket, pid_file) = (directory.join(format!("{name}.sock")), directory.join(format!("{name}.pid")));

@@ -14,6 +14,7 @@
 //!
 //! The crate knows nothing of arrays, members or disks.
 
+mod buffers;
 mod certificates;
 pub mod client;
 mod command;

@@ -100,18 +100,7 @@ impl Export {
         let (connection, claim) = (Mutex::new(Some(connection)), Mutex::new(vacancy.map(Claim::new)));
         let [is_cut_off, is_robbed] = [(); 2].map(|()| AtomicBool::new(false));
         let (flushed_beat, heard) = (AtomicU64::new(0), Mutex::new(None));
-        Ok(Self {
-            uri,
-            agreed,
-            connection,
-            is_cut_off,
-            claim,
-            is_robbed,
-            found_beat,
-            flushed_beat,
-            was_marked,
-            heard,
-        })
+        Ok(Self { uri, agreed, connection, is_cut_off, claim, is_robbed, found_beat, flushed_beat, was_marked, heard })
     }
 
     /// What the server says of it.

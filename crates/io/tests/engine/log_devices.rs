@@ -396,7 +396,13 @@ fn taken(images: &Members, options: OpenOptions) -> Result<Vec<bool>, OpenError>
     for (place, bytes) in images.iter().enumerate().filter_map(|(place, bytes)| Some((place, bytes.as_ref()?))) {
         let (path, size) = (PathBuf::from(format!("place{place}")), Bytes(bytes.len() as u64));
         if let Some(superblock) = superblock(bytes) {
-            members.push(Opened { member: (), candidate: Candidate { path, superblock }, size, sector_size, is_marked: false });
+            members.push(Opened {
+                member: (),
+                candidate: Candidate { path, superblock },
+                size,
+                sector_size,
+                is_marked: false,
+            });
             continue;
         }
         let (array, uuid) = (members[0].candidate.superblock.array, device(u8::try_from(place - 64).expect("few")));

@@ -17,6 +17,7 @@ use super::{
     tunnel::{Far, Tunnel},
     uri::Address,
 };
+use crate::buffers::enlarge_send_buffer;
 
 /// How long a peer may be silent, with nothing under way, before it is asked whether it is there, and how often it is
 /// asked: a connection that is open on one side only is found after 30 s.
@@ -60,7 +61,12 @@ impl Socket {
     pub fn connect(address: &Address, until: Instant) -> Result<Self, Error> {
         let failed = |source| Error::Socket { action: "connect to the server", source };
         let stream = match address {
-            Address::Unix(path) => Stream::Unix(UnixStream::connect(path).map_err(failed)?),
+            Address::Unix(path) => {
+                let stream = UnixStream::connect(path).map_err(failed)?;
+                // Without it, it is slower.
+                let _ = enlarge_send_buffer(&stream);
+                Stream::Unix(stream)
+            }
             Address::Tcp(host, port) => {
                 let unknown = |source| Error::Resolve { host: host.clone(), source };
                 let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -84,6 +90,7 @@ impl Socket {
     pub(super) fn encrypted(self, config: Arc<ClientConfig>, server: ServerName<'static>) -> Result<Self, Error> {
         let failed = |source| Error::Socket { action: "encrypt a connection", source };
         let (near, other_end) = UnixStream::pair().map_err(failed)?;
+        let _ = enlarge_send_buffer(&near);
         let (until, fate) = (self.until, Arc::new(OnceLock::new()));
         let socket = self.as_fd().try_clone_to_owned().map_err(failed)?;
         let far = match self.stream {

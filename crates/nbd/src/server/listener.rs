@@ -29,10 +29,7 @@ use super::{
     shared::{Introduced, Place, SharedExports},
     socket::{SocketFile, UnixSocket},
 };
-use crate::{Error, ExportInfo};
-
-/// Room for replies in the kernel: a Unix socket holds back its sender by the sender's own buffer.
-const SEND_BUFFER_BYTES: usize = 2 << 20;
+use crate::{Error, ExportInfo, buffers::enlarge_send_buffer};
 
 /// Sockets that clients can already connect to: at least one.
 #[derive(Debug)]
@@ -330,12 +327,6 @@ fn introduced(Introduced { client, peer }: Introduced) -> Accepted {
 fn is_strange(error: &io::Error) -> bool {
     let strange = [Errno::ADDRNOTAVAIL, Errno::AFNOSUPPORT].map(Errno::raw_os_error);
     error.raw_os_error().is_some_and(|error| strange.contains(&error))
-}
-
-/// Root may exceed the system's limit; others get as much as it allows.
-fn enlarge_send_buffer(stream: &impl AsFd) -> Result<(), Errno> {
-    sockopt::set_socket_send_buffer_size_force(stream, SEND_BUFFER_BYTES)
-        .or_else(|_| sockopt::set_socket_send_buffer_size(stream, SEND_BUFFER_BYTES))
 }
 
 /// A socket that can't be tuned is slower, but serves.
