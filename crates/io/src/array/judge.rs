@@ -273,9 +273,9 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
 }
 
 impl Verdict {
-    /// Sets aside exports of which an older copy is served: `is_marked` says, by candidate, that whoever used it had not
-    /// let go of it. The last that a server does when it stops is to say on all members that it was stopped cleanly,
-    /// and then to let go of them. So who says neither, when others say both, is of the time before that.
+    /// Sets aside exports of which an older copy is served: `is_marked` says, by candidate, that whoever used it had
+    /// not let go of it. The last that a server does when it stops is to say on all members that it was stopped
+    /// cleanly, and then to let go of them. So who says neither, when others say both, is of the time before that.
     pub(super) fn set_older_aside(&mut self, candidates: &[Candidate], is_marked: &[bool]) {
         let is_let_go = |index: &usize| candidates[*index].superblock.is_clean && !is_marked[*index];
         if !self.superblock.is_clean || !self.slots.iter().flatten().any(is_let_go) {

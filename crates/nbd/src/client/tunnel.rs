@@ -1,5 +1,5 @@
-//! TLS for a socket that somebody else reads and writes: a thread that encrypts what it finds on one socket, and sends it
-//! on another.
+//! TLS for a socket that somebody else reads and writes: a thread that encrypts what it finds on one socket, and sends
+//! it on another.
 //!
 //! Whoever has the near end can use it as any socket, from a ring as well: nothing of the encryption is in its way but
 //! a copy and a switch. What was written to the near end is not yet sent, as with any socket; whoever wants it never

@@ -110,8 +110,8 @@ impl<D: LiveDisk> Returns<D> {
         }
     }
 
-    /// Gives up members whose connection is broken, one after another, as long as the array goes on without them. Health
-    /// tells of the others, and of members that another server has taken.
+    /// Gives up members whose connection is broken, one after another, as long as the array goes on without them.
+    /// Health tells of the others, and of members that another server has taken.
     async fn give_up_broken(&self) {
         if !self.reactor.engine().disk().members().iter().flatten().any(|member| member.is_export()) {
             return;

@@ -74,8 +74,8 @@ impl Claim {
         Self { stage: Stage::Entering, before, beat, beat_taken, beat_found, settling, marked, confirmed }
     }
 
-    /// Whether its own mark may be on the export. One that was found is somebody else's of this process, who may use the
-    /// export still.
+    /// Whether its own mark may be on the export. One that was found is somebody else's of this process, who may use
+    /// the export still.
     pub(crate) fn has_marked(&self) -> bool {
         self.beat > self.beat_found
     }
