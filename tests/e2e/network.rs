@@ -147,6 +147,13 @@ impl Exports {
         Server::start_members(&self.array, &self.uris, &[options, &["--rejoin-after", settling]].concat())
     }
 
+    /// Stops the array's server, and then those of the members, which hold this.
+    fn stop_holding(self, server: Server, image: &[u8], what: &str) {
+        let _ = server.stop();
+        drop(self.servers);
+        Content::read(&self.array).assert_holds(image, what);
+    }
+
     fn add(&self, slot: usize) {
         let added = ask(&self.array, &["add", self.uris[slot].to_str().unwrap()]).success().text();
         assert!(added.contains("is being rebuilt"), "{added}");
@@ -221,14 +228,17 @@ fn a_server_that_is_killed_under_load_costs_its_member_alone_and_comes_back() {
         exports.add(slot);
     }
     write_export(server.uri(), &image);
-    let _ = server.stop();
-    drop(exports.servers);
-    Content::read(&exports.array).assert_holds(&image, "brought up to date");
+    exports.stop_holding(server, &image, "brought up to date");
 }
 
 /// What is said of why a member that is away is not back.
 fn problem(status: &serde_json::Value, slot: usize) -> &str {
     status["members"][slot]["away"]["problem"].as_str().unwrap_or_default()
+}
+
+fn has_trouble(status: &serde_json::Value, slot: usize, trouble: &str) -> bool {
+    let troubles = status["health"]["troubles"].as_array().unwrap();
+    troubles.iter().any(|one| one["slot"] == slot && one["trouble"] == trouble)
 }
 
 fn returns(array: &Array, slot: usize) {
@@ -272,9 +282,7 @@ fn a_member_returns_by_itself_when_its_server_is_back() {
     }
     client.disconnect();
     assert_same(&read_export(server.uri()), &image, "whole again");
-    let _ = server.stop();
-    drop(exports.servers);
-    Content::read(&exports.array).assert_holds(&image, "brought up to date");
+    exports.stop_holding(server, &image, "brought up to date");
 }
 
 /// Servers that are started anew one after another, while nobody reads or writes: the array does without each in time.
@@ -294,9 +302,7 @@ fn servers_that_are_restarted_in_turn_while_nobody_uses_the_array_cost_nothing()
             returns(&exports.array, slot);
         }
         assert_same(&read_export(server.uri()), &image, "whole");
-        let _ = server.stop();
-        drop(exports.servers);
-        Content::read(&exports.array).assert_holds(&image, "whole");
+        exports.stop_holding(server, &image, "whole");
     }
 }
 
@@ -360,9 +366,7 @@ fn a_server_that_hung_ends_what_it_had_before_its_member_returns() {
     exports.servers[1].signal(Signal::CONT);
     returns(&exports.array, 1);
     client.disconnect();
-    let _ = server.stop();
-    drop(exports.servers);
-    Content::read(&exports.array).assert_holds(&image, "with all that it missed");
+    exports.stop_holding(server, &image, "with all that it missed");
 }
 
 #[test]
@@ -422,9 +426,7 @@ fn a_server_that_hangs_is_given_up_and_returns() {
     exports.kill(0);
     exports.restart(0);
     exports.add(0);
-    let _ = server.stop();
-    drop(exports.servers);
-    Content::read(&exports.array).assert_holds(&image, "with it again");
+    exports.stop_holding(server, &image, "with it again");
 }
 
 /// Nobody writes meanwhile, so no write is given up.
@@ -444,9 +446,7 @@ fn a_server_that_hung_while_clients_only_read_gives_its_member_back() {
     exports.servers[0].signal(Signal::CONT);
     returns(&exports.array, 0);
     assert_same(&read_export(server.uri()), &image, "with it again");
-    let _ = server.stop();
-    drop(exports.servers);
-    Content::read(&exports.array).assert_holds(&image, "with it again");
+    exports.stop_holding(server, &image, "with it again");
 }
 
 /// It is told before anybody waits; and what was never sent counts as given up, too.
@@ -462,11 +462,7 @@ fn a_server_that_hangs_while_another_is_away_is_told_of_and_gives_its_member_bac
     exports.kill(0);
     fails(&exports.array, 0);
     exports.servers[1].signal(Signal::STOP);
-    let is_told = |status: &serde_json::Value| {
-        let troubles = status["health"]["troubles"].as_array().unwrap();
-        troubles.iter().any(|one| one["slot"] == 1 && one["trouble"] == "stalled")
-    };
-    until(&exports.array, "nobody waits for it, and it is told of", is_told);
+    until(&exports.array, "nobody waits for it, and it is told of", |status| has_trouble(status, 1, "stalled"));
     let mut client = server.connect();
     client.write(0, &image[..200_000]);
     client.flush();
@@ -685,11 +681,7 @@ fn an_array_that_has_lost_more_servers_than_it_survives_is_not_called_degraded()
     exports.kill(0);
     fails(&exports.array, 0);
     exports.kill(2);
-    let has_told = |status: &serde_json::Value| {
-        let troubles = status["health"]["troubles"].as_array().unwrap();
-        troubles.iter().any(|one| one["slot"] == 2 && one["trouble"] == "cut-off")
-    };
-    let told = until(&exports.array, "it is told", has_told);
+    let told = until(&exports.array, "it is told", |status| has_trouble(status, 2, "cut-off"));
     // Blank regions are made zeros meanwhile, and a write that fails freezes the array.
     assert!(["failing", "frozen"].iter().any(|state| told["health"]["state"] == *state), "{told:#}");
     let screen = ask(&exports.array, &["status"]).text();

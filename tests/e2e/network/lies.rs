@@ -7,7 +7,7 @@ use rustix::process::Signal;
 
 use super::{Exports, Kind, fails, nbdkit, problem, returns};
 use crate::control::{ask, until};
-use uraid_tests::array::{Array, Content};
+use uraid_tests::array::Array;
 use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::server::Server;
@@ -51,9 +51,7 @@ fn an_export_that_has_become_smaller_is_refused_by_name_and_nothing_is_written()
     exports.restart(1);
     exports.add(1);
     assert_same(&read_export(server.uri()), &image, "whole again");
-    let _ = server.stop();
-    drop(exports.servers);
-    Content::read(&exports.array).assert_holds(&image, "whole again");
+    exports.stop_holding(server, &image, "whole again");
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use uraid_tests::array::Content;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
@@ -40,9 +39,7 @@ impl Copied {
     fn assert_made_anew(self) {
         returns(&self.exports.array, 1);
         assert_same(&read_export(self.server.uri()), &self.image, "made anew");
-        let _ = self.server.stop();
-        drop(self.exports.servers);
-        Content::read(&self.exports.array).assert_holds(&self.image, "made anew");
+        self.exports.stop_holding(self.server, &self.image, "made anew");
     }
 }
 

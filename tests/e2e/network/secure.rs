@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use rustix::process::Signal;
-use uraid_tests::array::Content;
 use uraid_tests::binary;
 use uraid_tests::certificates::{Of, Valid};
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
@@ -41,9 +40,7 @@ fn a_member_over_tls_fails_and_returns_as_any_other() {
     }
     client.disconnect();
     assert_same(&read_export(server.uri()), &image, "whole again");
-    let _ = server.stop();
-    drop(exports.servers);
-    Content::read(&exports.array).assert_holds(&image, "brought up to date");
+    exports.stop_holding(server, &image, "brought up to date");
 }
 
 #[test]

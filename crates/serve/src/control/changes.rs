@@ -61,14 +61,11 @@ impl<D: LiveDisk> Changes<D> {
         let slot = self.description.find(name)?;
         let member = self.members.superblock().slots[slot.index()].member;
         self.returns.leave(slot);
-        let failed = match self.ensure_not_awaited() {
-            Ok(()) => self.members.fail(slot).await,
-            Err(error) => Err(error),
+        let failed = async {
+            self.ensure_not_awaited()?;
+            self.members.fail(slot).await
         };
-        if failed.is_err() {
-            self.returns.want(member);
-        }
-        failed?;
+        failed.await.inspect_err(|_| self.returns.want(member))?;
         self.members.disown(slot).await;
         Ok(())
     }

@@ -86,11 +86,13 @@ impl Reports {
     pub(super) fn condition<D: LiveDisk, T>(&self, engine: &Engine<D, T>) -> Condition {
         let missing = engine.missing();
         let of_engine = Condition::of(engine);
-        let stalled = of_engine.troubles.stalled.union(silent(engine.disk()).minus(missing));
+        // Whether anybody waits for them or not.
+        let silent = members_that(engine.disk(), Member::is_silent).minus(missing);
+        let stalled = of_engine.troubles.stalled.union(silent);
         Condition {
             deleted: self.deleted(engine.disk()).minus(missing),
             cut_off: still_there(&self.cut_off.borrow(), engine.disk()).minus(missing),
-            taken: taken(engine.disk()),
+            taken: members_that(engine.disk(), Member::is_robbed),
             deleted_logs: self.deleted_logs.get(),
             lagging: self.lagging.get().minus(missing),
             smart: self.on_failing_disks(engine),
@@ -116,14 +118,8 @@ fn still_there(found: &[Checked], disk: &impl LiveDisk) -> MemberSet {
     found.iter().filter(|checked| checked.is_in(disk.members())).map(|checked| checked.slot).collect()
 }
 
-/// The members whose servers do not answer, whether anybody waits for them or not.
-fn silent(disk: &impl LiveDisk) -> MemberSet {
+/// The members of which this is so.
+fn members_that(disk: &impl LiveDisk, is_so: fn(&Member) -> bool) -> MemberSet {
     let slots = (0..64).map(MemberIndex).zip(disk.members());
-    slots.filter(|(_, member)| member.as_ref().is_some_and(|member| member.is_silent())).map(|(slot, _)| slot).collect()
-}
-
-/// The members that another server has taken.
-fn taken(disk: &impl LiveDisk) -> MemberSet {
-    let slots = (0..64).map(MemberIndex).zip(disk.members());
-    slots.filter(|(_, member)| member.as_ref().is_some_and(|member| member.is_robbed())).map(|(slot, _)| slot).collect()
+    slots.filter(|(_, member)| member.as_ref().is_some_and(|member| is_so(member))).map(|(slot, _)| slot).collect()
 }
