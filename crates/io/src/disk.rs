@@ -1,7 +1,7 @@
 //! The members of one array as one asynchronous device.
 //!
 //! The engine submits operations and reaps completions; it never learns whether the members are files behind io_uring
-//! or arrays of bytes. The contract:
+//! or images in memory. The contract:
 //! - [`Disk::submit`] neither blocks nor fails: what goes wrong comes back as that operation's [`Completion`].
 //! - Every operation completes exactly once, in any order. Operations in flight are unordered among each other: to
 //!   flush a write, wait for the write's completion before submitting the flush.
@@ -14,6 +14,7 @@
 //! A disk knows nothing of chunks, stripes or parity.
 
 mod deadline;
+mod image;
 pub mod laggards;
 mod latency;
 mod mem;
@@ -29,6 +30,7 @@ use uraid_layout::{MemberIndex, MemberSet};
 use crate::error::Error;
 
 pub(crate) use deadline::{Deadline, Entries, Late, OpId};
+pub use image::Image;
 pub use latency::Latencies;
 pub use mem::{Counters, Fault, MemDisk, Order};
 pub(crate) use operation::SEGMENTS_MAX;

@@ -150,6 +150,7 @@ pub enum Error {
     },
 }
 
+#[cfg(feature = "server")]
 impl Error {
     /// Whether the end of a connection tells an administrator something: of certificates, of somebody who tampers, of
     /// memory.

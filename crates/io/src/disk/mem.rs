@@ -7,7 +7,7 @@ use std::ops::Range;
 use rustix::io::Errno;
 use uraid_layout::{Bytes, MemberIndex};
 
-use super::{Completion, Disk, DiskError, DiskOp, OpKind, OpName, PLACES};
+use super::{Completion, Disk, DiskError, DiskOp, Image, OpKind, OpName, PLACES};
 use crate::buf::Lease;
 use crate::error::Error;
 
@@ -54,10 +54,10 @@ pub struct Fault {
     pub errno: Errno,
 }
 
-/// The members of an array as arrays of bytes.
+/// The members of an array as images in memory.
 #[derive(Debug)]
 pub struct MemDisk {
-    members: Vec<Option<Vec<u8>>>,
+    members: Vec<Option<Image>>,
     counters: Vec<Counters>,
     faults: Vec<Fault>,
     spoilt: Vec<(MemberIndex, Range<u64>)>,
@@ -75,7 +75,7 @@ impl MemDisk {
     /// # Panics
     /// When there are more than there can be.
     #[must_use]
-    pub fn new(members: Vec<Option<Vec<u8>>>, order: Order) -> Self {
+    pub fn new(members: Vec<Option<Image>>, order: Order) -> Self {
         assert!(members.len() <= PLACES, "an array has at most 64 members, and a few log devices");
         let counters = vec![Counters::default(); members.len()];
         let random = if let Order::Seeded(seed) = order { seed } else { 0 };
@@ -99,7 +99,7 @@ impl MemDisk {
     #[must_use]
     pub fn zeroed(members: usize, size: Bytes) -> Self {
         let size = usize::try_from(size.0).expect("a member in memory fits the address space");
-        Self::new(vec![Some(vec![0; size]); members], Order::Fifo)
+        Self::new(vec![Some(Image::zeroed(size)); members], Order::Fifo)
     }
 
     /// Has members take whole sectors of this size only, as a device does that is used directly.
@@ -146,13 +146,13 @@ impl MemDisk {
 
     /// A member's bytes, or `None` when it is absent.
     #[must_use]
-    pub fn member(&self, member: MemberIndex) -> Option<&[u8]> {
-        self.members[member.index()].as_deref()
+    pub fn member(&self, member: MemberIndex) -> Option<&Image> {
+        self.members[member.index()].as_ref()
     }
 
     /// A member's bytes, to change behind the engine's back.
     #[must_use]
-    pub fn member_mut(&mut self, member: MemberIndex) -> Option<&mut Vec<u8>> {
+    pub fn member_mut(&mut self, member: MemberIndex) -> Option<&mut Image> {
         self.members[member.index()].as_mut()
     }
 
@@ -161,18 +161,18 @@ impl MemDisk {
     ///
     /// # Panics
     /// When there is no such seat.
-    pub fn replace(&mut self, member: MemberIndex, bytes: Option<Vec<u8>>) -> Option<Vec<u8>> {
+    pub fn replace(&mut self, member: MemberIndex, image: Option<Image>) -> Option<Image> {
         if member.index() == self.members.len() {
             self.members.push(None);
             self.counters.push(Counters::default());
         }
-        std::mem::replace(&mut self.members[member.index()], bytes)
+        std::mem::replace(&mut self.members[member.index()], image)
     }
 
     fn run(&mut self, mut op: DiskOp) -> Completion {
         let result = self.judge(&op).map(|range| {
-            let bytes = self.members[op.member.index()].as_mut().expect("judge found the member");
-            move_bytes(&mut bytes[range], &mut op.segments, op.kind);
+            let image = self.members[op.member.index()].as_mut().expect("judge found the member");
+            move_bytes(image, range, &mut op.segments, op.kind);
         });
         op.complete(result)
     }
@@ -180,10 +180,10 @@ impl MemDisk {
     /// Counts an operation and finds the bytes that it covers, or why it fails.
     fn judge(&mut self, op: &DiskOp) -> Result<Range<usize>, DiskError> {
         self.count(op);
-        let Some(Some(bytes)) = self.members.get(op.member.index()) else {
+        let Some(Some(image)) = self.members.get(op.member.index()) else {
             return Err(DiskError::Absent { op: op.info() });
         };
-        op.check_end(Bytes(bytes.len() as u64))?;
+        op.check_end(Bytes(image.len() as u64))?;
         if !op.offset.0.is_multiple_of(self.sector_size.0) || !op.len().0.is_multiple_of(self.sector_size.0) {
             return Err(DiskError::Io { op: op.info(), errno: Errno::INVAL });
         }
@@ -311,16 +311,17 @@ impl Disk for MemDisk {
     }
 }
 
-fn move_bytes(mut bytes: &mut [u8], segments: &mut [Lease], kind: OpKind) {
+fn move_bytes(image: &mut Image, range: Range<usize>, segments: &mut [Lease], kind: OpKind) {
     if matches!(kind, OpKind::Zero { .. }) {
-        bytes.fill(0);
+        image.range_mut(range.clone()).fill(0);
     }
+    let mut start = range.start;
     for segment in segments {
-        let (part, rest) = bytes.split_at_mut(segment.len());
-        bytes = rest;
+        let part = start..start + segment.len();
+        start = part.end;
         match kind {
-            OpKind::Read => segment.copy_from(part),
-            OpKind::Write | OpKind::WriteFua => segment.copy_to(part),
+            OpKind::Read => segment.copy_from(&image[part]),
+            OpKind::Write | OpKind::WriteFua => segment.copy_to(image.range_mut(part)),
             OpKind::Zero { .. } | OpKind::Flush => unreachable!("zeroing and flushing have no segments"),
         }
     }

@@ -24,7 +24,7 @@ const THIRD: MemberIndex = MemberIndex(2);
 type Made = (Box<dyn Disk>, Option<tempfile::TempDir>);
 
 fn in_memory(order: Order) -> Made {
-    (Box::new(MemDisk::new(vec![Some(vec![0; SIZE]), None, Some(vec![0; SIZE])], order)), None)
+    (Box::new(MemDisk::new(vec![Some(Image::zeroed(SIZE)), None, Some(Image::zeroed(SIZE))], order)), None)
 }
 
 fn member_paths(directory: &tempfile::TempDir) -> [PathBuf; 2] {
@@ -318,7 +318,7 @@ fn memory_disk_counts_and_fails_as_told() {
 #[test]
 fn memory_disk_orders_are_what_they_say() {
     let order_of = |order| {
-        let mut disk = MemDisk::new(vec![Some(vec![0; 4096])], order);
+        let mut disk = MemDisk::new(vec![Some(Image::zeroed(4096))], order);
         (0..16).for_each(|tag| disk.submit(op(tag, FIRST, OpKind::Flush, 0)));
         let mut completions = Vec::new();
         disk.reap(&mut completions);

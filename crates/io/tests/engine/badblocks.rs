@@ -13,12 +13,12 @@ use uraid_layout::{
 };
 
 use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
-use crate::recovery::{Members, assembled, assembled_with, superblock, try_assembled};
+use crate::recovery::{assembled, assembled_with, superblock, try_assembled};
 use crate::replace::{assert_replaced, replacement};
 use crate::reshape_lost::{ask, lack, lose};
 use crate::support::{
-    CHUNK, RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, block, buf, images, noise, read, rm2, run, shapes,
-    size, small, write,
+    CHUNK, Members, RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, block, buf, images, noise, read, rm2, run,
+    shapes, size, small, write,
 };
 
 /// The sectors that a member's list has, for a reason, as runs.
@@ -653,8 +653,7 @@ fn a_needed_member_without_a_list_is_refused_until_it_is_trusted() {
         // It is in the fifth parity stripe, and so is what is computed from it.
         assert!(other.iter().all(|lba| lba / 24 == HOLE.start / 24), "{access:?}: {other:?} is wrong");
         if access == Access::ReadWrite {
-            let left: Members =
-                (0..4).map(|slot| engine.disk().member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+            let left: Members = (0..4).map(|slot| engine.disk().member(MemberIndex(slot)).cloned()).collect();
             let again = try_assembled(MemDisk::new(left.clone(), Order::Fifo), &left, access);
             assert!(again.is_ok(), "it has a list again: {again:?}");
         }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use uraid_io::array::{GrowError, grow, recover};
-use uraid_io::disk::{Disk, MemDisk, Order};
+use uraid_io::disk::{Disk, Image, MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, ScrubStatus, Troubles};
 use uraid_io::format::Epoch;
 use uraid_io::format::bitmap::{Bitmap, RegionId};
@@ -17,12 +17,12 @@ use uraid_layout::{
 };
 
 use crate::rebuild::{assert_whole, fail, logged, new_member, redundant};
-use crate::recovery::{Cut, Members, assembled, superblock, try_assembled};
+use crate::recovery::{Cut, assembled, superblock, try_assembled};
 use crate::replace::{assert_replaced, replacement};
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, encoded, images, noise, read, rm2, run, size, small,
-    tolerated, with_cache, write,
+    Members, RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, encoded, images, noise, read, rm2, run,
+    size, small, tolerated, with_cache, write,
 };
 
 /// Regions are of one stripe.
@@ -35,31 +35,31 @@ const MAP_START: usize = 96 << 10;
 /// blank, by member.
 fn new(shape: &Shape, made: impl Fn(MemberIndex) -> Vec<u32>) -> Members {
     let member = |own: Superblock| {
-        let mut bytes = vec![0; size(own.areas.member_size)];
+        let mut image = Image::zeroed(size(own.areas.member_size));
         let (data, geometry) = (size(own.areas.data.offset), shape.geometry());
         let held = noise(70 + u64::from(own.slot.0), geometry.used_sectors().0);
         for (sector, held) in (0..).map(DiskSector).zip(held.chunks(512)) {
             // Of what the array does not use the encoder knows that it is zero.
             let cell = geometry.cell_at(Location { member: own.slot, sector });
             if cell.is_some_and(|(stripe, cell, _)| geometry.uses(stripe, cell)) {
-                bytes[data + size(Bytes(sector.0 * 512))..][..512].copy_from_slice(held);
+                image.write(data + size(Bytes(sector.0 * 512)), held);
             }
         }
-        put_map(&mut bytes, &own, &made(own.slot));
+        put_map(&mut image, &own, &made(own.slot));
         for position in own.write_positions() {
-            bytes[size(position)..][..4096].copy_from_slice(&encode(&own));
+            image.write(size(position), &encode(&own));
         }
-        Some(bytes)
+        Some(image)
     };
     shape.superblocks().into_iter().map(|own| member(Superblock { blank: Some(BLANK), ..own })).collect()
 }
 
-fn put_map(bytes: &mut [u8], own: &Superblock, made: &[u32]) {
+fn put_map(image: &mut Image, own: &Superblock, made: &[u32]) {
     let (seal, regions) = own.blank_map().expect("it has one");
     let mut map = Bitmap::empty(regions);
     made.iter().for_each(|&region| assert!(map.insert(RegionId(region))));
     let block = map.encode(seal, 0);
-    bytes[MAP_START..][..block.len()].copy_from_slice(block.as_ref());
+    image.write(MAP_START, block.as_ref());
 }
 
 /// Opens members; nothing becomes zeros by itself.
@@ -454,7 +454,11 @@ fn a_new_array_that_grows_is_zeros_where_nobody_wrote() {
         write(&mut engine, stripe, &new).expect("written");
         drop(run(&mut engine, Command::Close).expect("closed"));
         let mut members = images(&engine);
-        members.iter_mut().flatten().for_each(|bytes| bytes.extend(noise(11, 64 * 8)));
+        for image in members.iter_mut().flatten() {
+            let (len, more) = (image.len(), noise(11, 64 * 8));
+            image.resize(len + more.len());
+            image.write(len, &more);
+        }
         let sizes: Vec<_> = members.iter().map(|bytes| bytes.as_ref().map(|bytes| Bytes(bytes.len() as u64))).collect();
         let opened = assembled(MemDisk::new(members.clone(), Order::Fifo), &members);
         let grown = match grow(opened, &sizes, None) {
@@ -476,9 +480,8 @@ fn a_new_array_that_grows_is_zeros_where_nobody_wrote() {
                 while engine.in_flight() > 0 {
                     engine.turn(&mut Vec::new()).expect("memory does not break");
                 }
-                let left: Members = (0..shape.members)
-                    .map(|slot| engine.disk().member(MemberIndex(slot)).map(<[u8]>::to_vec))
-                    .collect();
+                let left: Members =
+                    (0..shape.members).map(|slot| engine.disk().member(MemberIndex(slot)).cloned()).collect();
                 engine = opened_on(MemDisk::new(left.clone(), Order::Fifo), &left);
             }
         }

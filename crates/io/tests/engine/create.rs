@@ -5,7 +5,7 @@ use uraid_io::array::{
     Candidate, ConfigureError, Content, GrowError, OpenError, OpenOptions, Setting, check_presence, configure, format,
     grow, judge, recover, recovery_bytes,
 };
-use uraid_io::disk::{Fault, MemDisk, OpName, Order};
+use uraid_io::disk::{Fault, Image, MemDisk, OpName, Order};
 use uraid_io::engine::{Engine, EngineError};
 use uraid_io::format::Epoch;
 use uraid_io::format::bitmap::Bitmap;
@@ -17,8 +17,8 @@ use uraid_layout::{Bytes, Level, MemberIndex, Placement};
 use uuid::Uuid;
 
 use crate::grow::Power;
-use crate::recovery::{Members, assembled, superblock};
-use crate::support::{RAID5, Random, Shape, block, noise, rm2, size, small};
+use crate::recovery::{assembled, superblock};
+use crate::support::{Members, RAID5, Random, Shape, block, noise, rm2, size, small};
 
 fn cases() -> Vec<Shape> {
     vec![
@@ -47,7 +47,7 @@ fn used(shape: &Shape) -> Members {
                 bytes[size(position)..][..4096].copy_from_slice(&encode(&former));
             }
         }
-        Some(bytes)
+        Some(Image::from(bytes))
     };
     shape.superblocks().into_iter().map(one).collect()
 }
@@ -108,7 +108,7 @@ fn finish(members: &Members, left: usize, random: &mut Random) -> (bool, Members
 }
 
 fn candidates(members: &Members) -> Vec<Candidate> {
-    let one = |bytes: &Vec<u8>| Candidate { path: "member".into(), superblock: superblock(bytes) };
+    let one = |bytes: &Image| Candidate { path: "member".into(), superblock: superblock(bytes) };
     members.iter().flatten().map(one).collect()
 }
 
@@ -119,7 +119,7 @@ fn the_power_goes_at_each_operation() {
             let before = match content {
                 Content::Unknown => used(&shape),
                 Content::Zeros => {
-                    shape.superblocks().iter().map(|own| Some(vec![0; size(own.areas.member_size)])).collect()
+                    shape.superblocks().iter().map(|own| Some(Image::zeroed(size(own.areas.member_size)))).collect()
                 }
             };
             let mut random = Random(7);
@@ -203,8 +203,7 @@ fn zeros_are_sent_where_a_member_has_no_operation_for_them() {
             format(&mut disk, new(&shape, Allocation::Sparse), Content::Unknown, |done, total| last = (done, total));
         made.expect("made");
         assert_eq!(last.0, last.1, "{shape:?}: progress ends");
-        let members: Members =
-            (0..shape.members).map(|slot| disk.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        let members: Members = (0..shape.members).map(|slot| disk.member(MemberIndex(slot)).cloned()).collect();
         assert_whole(&shape, &members, &format!("{shape:?}"));
     }
 }

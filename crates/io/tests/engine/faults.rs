@@ -100,12 +100,12 @@ fn a_member_that_was_truncated_is_given_up() {
     let member = engine.disk_mut().inner.member_mut(MemberIndex(2)).expect("present");
     let len = member.len();
     // The first chunk of its data is left.
-    member.truncate((1 << 20) + 4096);
+    member.resize((1 << 20) + 4096);
     let capacity = engine.geometry().capacity().0;
     assert!(read(&mut engine, 0, capacity).expect("read") == content);
     let failed = MemberSet::EMPTY.with(MemberIndex(2));
     assert_eq!(engine.missing(), failed, "what is beyond its end is gone, even if the file grows again");
-    engine.disk_mut().inner.member_mut(MemberIndex(2)).expect("present").resize(len, 0);
+    engine.disk_mut().inner.member_mut(MemberIndex(2)).expect("present").resize(len);
     let new = noise(5, 8);
     write(&mut engine, 0, &new).expect("written");
     content[..new.len()].copy_from_slice(&new);

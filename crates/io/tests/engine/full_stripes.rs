@@ -10,9 +10,9 @@ use uraid_io::member::Access;
 use uraid_layout::field;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
 
-use crate::recovery::{Members, superblock, try_assembled};
+use crate::recovery::{superblock, try_assembled};
 use crate::support::{
-    RAID5, RAID6, SECTOR, Shape, TestEngine, block, buf, encoded, images, noise, rm2, run, size, small, write,
+    Members, RAID5, RAID6, SECTOR, Shape, TestEngine, block, buf, encoded, images, noise, rm2, run, size, small, write,
 };
 
 /// The stripe that is written in part.
@@ -117,7 +117,7 @@ impl Written {
         });
         let units = units.collect();
         let disk = engine.disk();
-        let members = self.geometry.all_members().iter().map(|slot| disk.member(slot).map(<[u8]>::to_vec)).collect();
+        let members = self.geometry.all_members().iter().map(|slot| disk.member(slot).cloned()).collect();
         (units, members)
     }
 

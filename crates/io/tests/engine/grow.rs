@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::array::{self, GrowError};
 use uraid_io::buf::Buf;
-use uraid_io::disk::{Completion, Disk, DiskOp, Fault, MemDisk, OpKind, OpName, Order};
+use uraid_io::disk::{Completion, Disk, DiskOp, Fault, Image, MemDisk, OpKind, OpName, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::superblock::{Areas, Consistency};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors};
@@ -15,10 +15,11 @@ use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberS
 use uuid::Uuid;
 
 use crate::blank::initialise;
-use crate::recovery::{Members, assembled, superblock};
+use crate::recovery::{assembled, superblock};
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, SECTOR, Shape, TestEngine, buf, encoded, images, noise, read, rm2, run, shapes, size, small, write,
+    Members, RAID5, Random, SECTOR, Shape, TestEngine, buf, encoded, images, noise, read, rm2, run, shapes, size,
+    small, write,
 };
 
 /// What the members get: several regions of a map of blank regions, some chunks, and what is none.
@@ -28,7 +29,7 @@ const MORE: usize = (5 << 20) + 40 * 4096 + 1024;
 /// next flush.
 pub(crate) struct Power {
     inner: MemDisk,
-    pub(crate) durable: Vec<Vec<u8>>,
+    pub(crate) durable: Vec<Image>,
     /// Of each member, the bytes that were written since its last flush.
     written: Vec<Vec<Range<usize>>>,
     left: usize,
@@ -45,14 +46,14 @@ impl Power {
 
     /// What is left when the power goes: of what is not durable, any sectors.
     pub(crate) fn cut(&self, random: &mut Random) -> Members {
-        let one = |(index, (durable, written)): (u8, (&Vec<u8>, &Vec<Range<usize>>))| {
+        let one = |(index, (durable, written)): (u8, (&Image, &Vec<Range<usize>>))| {
             let now = self.inner.member(MemberIndex(index)).expect("present");
             let mut bytes = durable.clone();
             let sectors: BTreeSet<usize> =
                 written.iter().flat_map(|range| range.start / SECTOR..range.end.div_ceil(SECTOR)).collect();
             for at in sectors.into_iter().map(|sector| sector * SECTOR) {
                 if random.below(2) != 0 {
-                    bytes[at..at + SECTOR].copy_from_slice(&now[at..at + SECTOR]);
+                    bytes.write(at, &now[at..at + SECTOR]);
                 }
             }
             Some(bytes)
@@ -115,14 +116,16 @@ fn enlarged(shape: Shape) -> (Members, Vec<u8>) {
     drop(run(&mut engine, Command::Close).expect("closed"));
     let geometry = shape.geometry();
     let more = |member: MemberIndex| {
-        let mut bytes = engine.disk().inner.member(member).expect("present").to_vec();
+        let mut bytes = engine.disk().inner.member(member).expect("present").clone();
         let data = size(shape.superblocks()[0].areas.data.offset);
         for sector in (0..geometry.used_sectors().0).map(DiskSector) {
             if geometry.owner(Location { member, sector }).is_none() {
-                bytes[data + size(Sectors(sector.0).bytes())..][..SECTOR].fill(0xA5);
+                bytes.write(data + size(Sectors(sector.0).bytes()), &[0xA5; SECTOR]);
             }
         }
-        bytes.extend(noise(member.0.into(), MORE as u64 / 512 + 1).into_iter().take(MORE));
+        let len = bytes.len();
+        bytes.resize(len + MORE);
+        bytes.write(len, &noise(member.0.into(), MORE as u64 / 512 + 1)[..MORE]);
         Some(bytes)
     };
     (geometry.all_members().iter().map(more).collect(), content)
@@ -329,7 +332,7 @@ fn an_array_grows_while_it_is_served() {
             assert!(all(&mut engine) == content, "{context}");
             // The power goes.
             let left: Members =
-                (0..shape.members).map(|slot| engine.disk().member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+                (0..shape.members).map(|slot| engine.disk().member(MemberIndex(slot)).cloned()).collect();
             let opened = assembled(MemDisk::new(left.clone(), Order::Fifo), &left);
             let is_torn = opened.needs_recovery();
             let opened = if is_torn { array::recover(opened, |_| ()).expect("recovered") } else { opened };
@@ -354,7 +357,7 @@ fn an_array_that_is_not_whole_does_not_grow_while_it_is_served() {
         assembled(MemDisk::new(members.clone(), Order::Fifo), &members).into_engine().expect("an engine");
     on(&mut engine, Command::Fail { member: MemberIndex(0) });
     on(&mut engine, Command::Close);
-    let written = engine.disk().member(MemberIndex(1)).expect("present").to_vec();
+    let written = engine.disk().member(MemberIndex(1)).expect("present").clone();
     for grown in [
         array::check_growth(&engine, &sizes(&members), None).map(drop),
         array::grow_served(&mut engine, &sizes(&members), None, Uuid::from_u128(5)),
@@ -390,8 +393,7 @@ fn a_member_that_fails_while_the_array_grows_ends_it() {
             engine.turn(&mut replies).expect("memory does not break");
         }
         assert!(replies.remove(0).result.is_err(), "{name:?} {after}: it goes on");
-        let left: Members =
-            (0..shape.members).map(|slot| engine.disk().member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        let left: Members = (0..shape.members).map(|slot| engine.disk().member(MemberIndex(slot)).cloned()).collect();
         let capacity = assert_holds(&left, &content, &format!("{name:?} {after}"));
         *if capacity == shape.geometry().capacity() { &mut old } else { &mut new } += 1;
     }

@@ -9,10 +9,10 @@ use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, MemberSet, Placement, Sectors};
 
 use crate::rebuild::{assert_whole, fail, new_member};
-use crate::recovery::{Members, assembled, superblock, try_assembled};
+use crate::recovery::{assembled, superblock, try_assembled};
 use crate::support::{
-    RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, block, buf, cost, images, noise, rm2, run, run_all, small,
-    tolerated, with_cache, write,
+    Members, RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, block, buf, cost, images, noise, rm2, run,
+    run_all, small, tolerated, with_cache, write,
 };
 
 /// Pages that are in memory at most.
@@ -287,7 +287,7 @@ fn what_was_flushed_is_there_for_reading_only() {
         let mut engine: Engine<MemDisk, u64> = assembled.into_engine().expect("an engine");
         assert_has(&mut engine, &content, &format!("{shape:?}"));
         let all = shape.geometry().all_members();
-        let now: Members = all.iter().map(|slot| engine.disk().member(slot).map(<[u8]>::to_vec)).collect();
+        let now: Members = all.iter().map(|slot| engine.disk().member(slot).cloned()).collect();
         assert!(now == left, "{shape:?}: nothing is written");
     }
 }
@@ -344,8 +344,7 @@ fn goes_on_with(shape: &Shape, left: &Members, without: MemberSet, (last, has_la
     };
     let mut engine = open();
     assert_has(&mut engine, &content, context);
-    let now: Members =
-        shape.geometry().all_members().iter().map(|one| engine.disk().member(one).map(<[u8]>::to_vec)).collect();
+    let now: Members = shape.geometry().all_members().iter().map(|one| engine.disk().member(one).cloned()).collect();
     let also = if without.is_empty() { tolerated(&shape.geometry()) } else { vec![without] };
     for &out in &also {
         assert_has(&mut reopened(&now, out), &content, &format!("{context}, at once, then without {out:?}"));
@@ -394,7 +393,7 @@ pub(crate) fn with_written(engine: &mut Engine<MemDisk, u64>, command: Command) 
         engine.turn(&mut replies).expect("memory does not break");
     }
     assert!(replies.pop().is_some_and(|reply| reply.result.is_ok()), "written");
-    engine.geometry().all_members().iter().map(|slot| engine.disk().member(slot).map(<[u8]>::to_vec)).collect()
+    engine.geometry().all_members().iter().map(|slot| engine.disk().member(slot).cloned()).collect()
 }
 
 /// An array with checksums of which two blocks of the first row are wrong, and the address of the second of them: it

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use uraid_io::disk::{log_place, places};
+use uraid_io::disk::{Image, log_place, places};
 use uraid_io::engine::{Command, Deadlines, EngineError, Reply};
 use uraid_io::format::log_device::LogHeader;
 use uraid_io::format::superblock::{LogChange, LogChangeError, LogDevices, LogIndex, LogSet};
@@ -15,9 +15,8 @@ use crate::log_devices::{
     LogEngine, Made, Model, SHARES, block_of, device, engine_of, journaled, log, on_record, put, read_all, settle,
     shapes, work,
 };
-use crate::recovery::Members;
 use crate::reshape::Power;
-use crate::support::{RAID5, Random, Shape, buf, noise, size, small};
+use crate::support::{Members, RAID5, Random, Shape, buf, noise, size, small};
 
 /// Room for all log devices that there can be, and one more.
 const PLACES: usize = 64 + 5;
@@ -26,15 +25,15 @@ const PLACES: usize = 64 + 5;
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
 /// Has a log device say who it is, where no share is.
-fn named(mut bytes: Vec<u8>, device: Uuid) -> Vec<u8> {
-    bytes[..16].copy_from_slice(device.as_bytes());
-    bytes
+fn named(mut image: Image, device: Uuid) -> Image {
+    image.write(0, device.as_bytes());
+    image
 }
 
 /// A device that held something.
-fn used(made: &Made) -> Vec<u8> {
+fn used(made: &Made) -> Image {
     let bytes = size(LogHeader::size_min(made.share, made.shape.members));
-    noise(99, (bytes / 512) as u64)
+    noise(99, (bytes / 512) as u64).into()
 }
 
 /// The same array, with log devices that say who they are.
@@ -47,8 +46,8 @@ fn told(mut made: Made) -> Made {
 }
 
 /// Members and log devices at their places, as the members say. Those of other devices are the second.
-fn arranged(mut images: Members) -> (Members, Vec<Vec<u8>>) {
-    let mut left: Vec<Vec<u8>> = images.split_off(64).into_iter().flatten().collect();
+fn arranged(mut images: Members) -> (Members, Vec<Image>) {
+    let mut left: Vec<Image> = images.split_off(64).into_iter().flatten().collect();
     let mut find = |uuid: Uuid| {
         let index = left.iter().position(|bytes| bytes[..16] == *uuid.as_bytes())?;
         Some(left.swap_remove(index))
@@ -60,18 +59,18 @@ fn arranged(mut images: Members) -> (Members, Vec<Vec<u8>>) {
 }
 
 /// Asks for a change; a device that comes has these bytes.
-fn ask(engine: &mut LogEngine<'_>, change: LogChange, bytes: &[u8], token: u64) {
+fn ask(engine: &mut LogEngine<'_>, change: LogChange, image: &Image, token: u64) {
     let seat = log_place(engine.superblock().logs.as_ref().expect("it has log devices").next());
     if let LogChange::Add { device } | LogChange::Replace { device, .. } = change {
-        engine.disk_mut().replace(seat, named(bytes.to_vec(), device));
+        engine.disk_mut().replace(seat, named(image.clone(), device));
     }
     // Nobody else has this number, whichever test it is.
     let run = 1 << 64 | u128::from(RUNS.fetch_add(1, Ordering::Relaxed));
     engine.submit(token, Command::ChangeLogs { change, generation: Uuid::from_u128(run) });
 }
 
-fn changed(engine: &mut LogEngine<'_>, change: LogChange, bytes: &[u8]) -> Result<(), EngineError> {
-    ask(engine, change, bytes, 1);
+fn changed(engine: &mut LogEngine<'_>, change: LogChange, image: &Image) -> Result<(), EngineError> {
+    ask(engine, change, image, 1);
     let mut replies = settle(engine);
     assert_eq!(replies.len(), 1, "{replies:?}");
     replies.pop().expect("a reply").result.map(drop)
@@ -98,7 +97,7 @@ fn without(images: &Members, hidden: LogSet) -> Members {
 fn cut_off(
     made: &Made,
     (change, fails): (LogChange, Option<LogIndex>),
-    new: &[u8],
+    new: &Image,
     left: usize,
 ) -> (Members, bool, bool) {
     let mut power = Power::new(made.images.clone(), usize::MAX);
@@ -185,7 +184,7 @@ fn a_device_that_was_used_before_brings_nothing_back() {
             assert!([0, 32].iter().all(|&lba| put(&mut engine, lba, fill)[0].result.is_ok()));
         }
         give_up(&mut engine, log(1)).expect("given up");
-        let former = engine.disk().inner.member(log_place(log(1))).expect("there").to_vec();
+        let former = engine.disk().inner.member(log_place(log(1))).expect("there").clone();
         changed(&mut engine, LogChange::Replace { log: log(1), device: device(9) }, &former).expect("exchanged");
         assert_eq!(active(&engine).len(), 2);
         engine.disk_mut().left = cut;
@@ -228,7 +227,7 @@ fn whoever_hangs_is_exchanged_and_so_is_the_only_one() {
     assert_eq!(engine.disk().hung, Some(log_place(LogIndex(2))));
     assert!(engine.counters().log_device(log(0)).log_records > 0);
     give_up(&mut engine, log(1)).expect("given up");
-    changed(&mut engine, LogChange::Remove { log: log(1) }, &[]).expect("forgotten");
+    changed(&mut engine, LogChange::Remove { log: log(1) }, &Image::zeroed(0)).expect("forgotten");
     changed(&mut engine, LogChange::Replace { log: log(0), device: device(9) }, &used(&made)).expect("exchanged");
     assert!(put(&mut engine, 24, 4)[0].result.is_ok());
     drop(engine);

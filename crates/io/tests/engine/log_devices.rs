@@ -10,7 +10,7 @@ use uraid_io::array::{
     judge, recover,
 };
 use uraid_io::buf::{Buf, Pool};
-use uraid_io::disk::{Disk as _, Fault, OpName, log_place, places};
+use uraid_io::disk::{Disk as _, Fault, Image, OpName, log_place, places};
 use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, Reply};
 use uraid_io::format::Epoch;
 use uraid_io::format::log_device::{LogHeader, decode_mark};
@@ -22,9 +22,8 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors
 use uuid::Uuid;
 
 use crate::rebuild::{joining, new_bytes};
-use crate::recovery::Members;
 use crate::reshape::Power;
-use crate::support::{RAID5, Random, Shape, buf, rm2, size, small};
+use crate::support::{Members, RAID5, Random, Shape, buf, rm2, size, small};
 
 /// What the array's devices have for each member; enough for a journal of pages, or not.
 pub(crate) const SHARES: [u64; 2] = [256 << 10, 64 << 10];
@@ -51,13 +50,13 @@ impl Made {
         let (shape, share) = (Shape { consistency: Consistency::Log, ..shape }, Bytes(share));
         let table = LogDevices::new(share, (0..logs).map(device), Epoch(1));
         let mut members = shape.members(MemberSet::EMPTY);
-        for (own, bytes) in shape.superblocks().into_iter().zip(&mut members) {
+        for (own, image) in shape.superblocks().into_iter().zip(&mut members) {
             let own = Superblock { logs: Some(table.clone()).filter(|_| logs > 0), ..own };
             for position in own.write_positions() {
-                bytes.as_mut().expect("all are there")[size(position)..][..4096].copy_from_slice(&encode(&own));
+                image.as_mut().expect("all are there").write(size(position), &encode(&own));
             }
         }
-        let blank = || Some(vec![0; size(LogHeader::size_min(share, shape.members))]);
+        let blank = || Some(Image::zeroed(size(LogHeader::size_min(share, shape.members))));
         let images = places(members, (0..logs).map(|_| blank()).collect());
         Self { shape, share, images }
     }
@@ -81,7 +80,7 @@ fn open<'a>(
     hidden: LogSet,
     access: Access,
 ) -> Result<Assembled<&'a mut Power>, RecoverError> {
-    let candidate = |(slot, bytes): (usize, &Vec<u8>)| {
+    let candidate = |(slot, bytes): (usize, &Image)| {
         Some(Candidate { path: PathBuf::from(format!("place{slot}")), superblock: superblock(bytes)? })
     };
     let present = images.iter().enumerate().filter_map(|(slot, bytes)| Some((slot, bytes.as_ref()?)));
@@ -498,7 +497,7 @@ fn what_one_device_lacks_it_gets_from_the_other() {
     for rotten in 0..2 {
         let mut left = images.clone();
         let source = |place: usize| power.inner.member(MemberIndex(u8::try_from(place).expect("few")));
-        left.iter_mut().enumerate().for_each(|(place, bytes)| *bytes = source(place).map(<[u8]>::to_vec));
+        left.iter_mut().enumerate().for_each(|(place, bytes)| *bytes = source(place).cloned());
         let logs = LogDevices::new(share, [device(0)], Epoch(1));
         for slot in 0..shape.members {
             // The second half is the journal's.
@@ -641,7 +640,7 @@ fn records_are_on_every_log_device_and_on_no_member() {
         let records: Vec<_> = [0, 1].map(|number| engine.counters().log_device(log(number)).log_records).into();
         assert!(records[0] > 0 && records[0] == records[1], "{shape:?}: {records:?}");
         drop(engine);
-        let logs: Vec<&[u8]> = [0, 1].map(|number| power.inner.member(log_place(log(number))).expect("there")).into();
+        let logs: Vec<&Image> = [0, 1].map(|number| power.inner.member(log_place(log(number))).expect("there")).into();
         assert_eq!(logs[0], logs[1], "{shape:?}: they mirror each other");
         let area = LogDevices::new(share, [device(0)], Epoch(1));
         let used = |slot: u8| {

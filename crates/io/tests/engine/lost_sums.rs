@@ -8,9 +8,8 @@ use uraid_io::format::superblock::SUMS_IN_SECTOR;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, Placement, StripeId};
 
-use crate::recovery::Members;
 use crate::sums::{assert_content, data_blocks, filled, is_mirror, redundant};
-use crate::support::{RAID5, Shape, images, read, rm2, run, shapes, size, small, tolerated};
+use crate::support::{Members, RAID5, Shape, images, read, rm2, run, shapes, size, small, tolerated};
 
 /// The members of an array that was filled and stopped, and what it holds.
 fn stopped(shape: Shape) -> (Members, Vec<u8>) {

@@ -8,8 +8,9 @@ use uraid_io::format::superblock::Consistency;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Placement};
 
 use crate::journal::{assert_has, durable, empty, engine_of, journal, put, reopened, with_written};
-use crate::recovery::Members;
-use crate::support::{RAID5, RAID6, Random, Shape, TestEngine, buf, images, noise, rm2, run, small, tolerated, write};
+use crate::support::{
+    Members, RAID5, RAID6, Random, Shape, TestEngine, buf, images, noise, rm2, run, small, tolerated, write,
+};
 
 /// Arrays with a journal on each member, of a few records of one page.
 fn shapes() -> [Shape; 3] {
@@ -266,7 +267,7 @@ fn goes_on(shape: &Shape, left: &Members, without: MemberSet, mut content: Vec<u
     let also = also.into_iter().step_by(3).collect::<Vec<_>>();
     let check = |engine: &Engine<MemDisk, u64>, content: &[u8], when: &str| {
         let members = engine.geometry().all_members();
-        let now: Members = members.iter().map(|slot| engine.disk().member(slot).map(<[u8]>::to_vec)).collect();
+        let now: Members = members.iter().map(|slot| engine.disk().member(slot).cloned()).collect();
         for &out in &also {
             assert_has(&mut reopened(&now, out), content, &format!("{context}, {when}, then without {out:?}"));
         }

@@ -9,8 +9,8 @@ use uraid_io::format::superblock::{Consistency, SlotState};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement};
 
-use crate::recovery::{Members, superblock, try_assembled};
-use crate::support::{RAID5, RAID6, Random, Shape, block, buf, encoded, noise, rm2, run, size, small, write};
+use crate::recovery::{superblock, try_assembled};
+use crate::support::{Members, RAID5, RAID6, Random, Shape, block, buf, encoded, noise, rm2, run, size, small, write};
 
 /// What there is of an array after a power cut, and all of its content: every write was acknowledged as durable.
 struct Left {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 use uraid_io::array::recover;
-use uraid_io::disk::{Fault, MemDisk, OpName, Order};
+use uraid_io::disk::{Fault, Image, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError, Joining, Progress};
 use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Consistency, SlotState, Superblock, encode};
@@ -13,12 +13,12 @@ use uuid::Uuid;
 
 use crate::content::Storm;
 use crate::faults::correct;
-use crate::recovery::{Members, assembled, superblock};
+use crate::recovery::{assembled, superblock};
 use crate::support::model::Model;
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, run_all, shapes, size,
-    small, tolerated, write,
+    Members, RAID5, RAID6, Random, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, run_all,
+    shapes, size, small, tolerated, write,
 };
 
 /// An engine that rebuilds, with content on its members.
@@ -36,19 +36,19 @@ pub(crate) fn new_member(engine: &mut TestEngine, shape: &Shape, slot: MemberInd
 }
 
 /// A new member's bytes: where the array will have content, anything.
-pub(crate) fn new_bytes(shape: &Shape, slot: MemberIndex) -> Vec<u8> {
+pub(crate) fn new_bytes(shape: &Shape, slot: MemberIndex) -> Image {
     let areas = shape.superblocks()[slot.index()].areas;
-    let mut bytes = vec![0; size(areas.member_size)];
+    let mut image = Image::zeroed(size(areas.member_size));
     let data = size(areas.data.offset);
     let geometry = shape.geometry();
     for chunk in 0..shape.chunks {
         // Of what the array does not use the encoder knows that it is zero.
         let at = Location { member: slot, sector: DiskSector(chunk * shape.chunk / 512) };
         if geometry.owner(at).is_some() {
-            bytes[data + size(Bytes(chunk * shape.chunk))..][..size(Bytes(shape.chunk))].fill(0xA5);
+            image.write(data + size(Bytes(chunk * shape.chunk)), &vec![0xA5; size(Bytes(shape.chunk))]);
         }
     }
-    bytes
+    image
 }
 
 /// What a new member says of itself; numbers tell several apart.

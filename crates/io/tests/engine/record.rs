@@ -54,7 +54,7 @@ fn an_engine_that_writes_nothing_writes_nothing() {
                 assert!(is_untouched, "{shape:?} without {missing:?}: {:?}", engine.disk().ops);
                 for member in shape.geometry().all_members().minus(missing).iter() {
                     let before = &shape.members(missing)[member.index()];
-                    assert!(engine.disk().inner.member(member) == before.as_deref(), "member {member}");
+                    assert!(engine.disk().inner.member(member) == before.as_ref(), "member {member}");
                 }
             }
         }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use uraid_io::Error;
 use uraid_io::array::{self, Assembled, Candidate, LostList, RecoverError, judge, recovery_bytes};
 use uraid_io::buf::Buf;
-use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
+use uraid_io::disk::{Completion, Disk, DiskOp, Image, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::bitmap::{Bitmap, RegionId, Regions};
 use uraid_io::format::superblock::{Area, Superblock, decode, newest, positions};
@@ -17,10 +17,9 @@ use uuid::Uuid;
 
 use crate::intent::{REGION, mirrors, shapes};
 use crate::support::watch::Watch;
-use crate::support::{self, Random, SECTOR, Shape, buf, encoded, images, noise, run, size, write};
+use crate::support::{self, Members, Random, SECTOR, Shape, buf, encoded, images, noise, run, size, write};
 
 /// The members of an array, as they were left.
-pub(crate) type Members = Vec<Option<Vec<u8>>>;
 
 pub(crate) fn superblock(bytes: &[u8]) -> Superblock {
     let positions = positions(Bytes(bytes.len() as u64)).expect("large enough");
@@ -41,7 +40,7 @@ pub(crate) fn assembled_with<D: Disk>(
     access: Access,
     lost_list: LostList,
 ) -> Result<Assembled<D>, RecoverError> {
-    let candidate = |(slot, bytes): (usize, &Vec<u8>)| Candidate {
+    let candidate = |(slot, bytes): (usize, &Image)| Candidate {
         path: PathBuf::from(format!("member{slot}")),
         superblock: superblock(bytes),
     };
@@ -190,7 +189,7 @@ fn bits_do_not_outlive_their_reason() {
     while replies.is_empty() {
         engine.turn(&mut replies).expect("memory does not break");
     }
-    let left = (0..2).map(|member| engine.disk().member(MemberIndex(member)).map(<[u8]>::to_vec)).collect();
+    let left = (0..2).map(|member| engine.disk().member(MemberIndex(member)).cloned()).collect();
     assert_eq!(marked(&shape, &left).iter().collect::<Vec<_>>(), [RegionId(6)]);
     assert_eq!(recover(&shape, &left, "again").0, 1 << 20);
 }
@@ -228,7 +227,7 @@ fn what_a_missing_member_lacks_stays_marked() {
         }
         engine.submit(2, Command::Close);
         engine.turn(&mut replies).expect("memory does not break");
-        left[0] = engine.disk().member(MemberIndex(0)).map(<[u8]>::to_vec);
+        left[0] = engine.disk().member(MemberIndex(0)).cloned();
         assert_eq!(superblock(left[0].as_ref().expect("present")).is_clean, replies.len() == 2);
         assert_eq!(marked(&shape, &left).iter().map(|region| region.0).collect::<Vec<_>>(), expected);
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge, recover};
-use uraid_io::disk::{Fault, MemDisk, OpName, Order};
+use uraid_io::disk::{Fault, Image, MemDisk, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, MemberCounters};
 use uraid_io::format::superblock::{Consistency, Integrity, Revision, decode, newest, positions};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement};
@@ -13,14 +13,14 @@ use uuid::Uuid;
 
 use crate::content::Storm;
 use crate::rebuild::{assert_whole, fail, filled, joining, logged, new_bytes, new_member, states};
-use crate::recovery::{Members, assembled, superblock};
+use crate::recovery::{assembled, superblock};
 use crate::reshape_lost::{ask, lose};
 use crate::slow::{DEADLINES, WRITE_TICKS, turn};
 use crate::support::model::{Model, Pending};
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, shapes, size, small,
-    with_cache, write,
+    Members, RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, shapes,
+    size, small, with_cache, write,
 };
 
 /// Puts a new member in at the seat, whose data is anything, and says whose place it is to take.
@@ -486,8 +486,8 @@ fn is_member(bytes: &[u8]) -> bool {
 }
 
 /// What these members come to: who is in which slot, by their places in `left`.
-fn judged(left: &[Vec<u8>], context: &str) -> Vec<Option<usize>> {
-    let candidate = |bytes: &Vec<u8>| Candidate { path: PathBuf::from("member"), superblock: superblock(bytes) };
+fn judged(left: &[Image], context: &str) -> Vec<Option<usize>> {
+    let candidate = |bytes: &Image| Candidate { path: PathBuf::from("member"), superblock: superblock(bytes) };
     let candidates: Vec<Candidate> = left.iter().map(candidate).collect();
     let verdict = judge(&candidates).expect("an array");
     for (index, reason) in &verdict.set_aside {
@@ -497,7 +497,7 @@ fn judged(left: &[Vec<u8>], context: &str) -> Vec<Option<usize>> {
 }
 
 /// Opens the members that count, and lets everything come to its end.
-fn reopened(shape: &Shape, left: &[Vec<u8>], random: &mut Random, context: &str) -> TestEngine {
+fn reopened(shape: &Shape, left: &[Image], random: &mut Random, context: &str) -> TestEngine {
     let used = shape.geometry().used_sectors().bytes();
     let accepted: Members = judged(left, context).iter().map(|index| index.map(|index| left[index].clone())).collect();
     let disk = MemDisk::new(accepted.clone(), Order::Seeded(random.below(1 << 20)));
@@ -615,7 +615,7 @@ fn the_power_goes_at_any_moment() {
             load.run(&mut engine, &mut random, steps);
         }
         load.flights.clear();
-        let mut left: Vec<Vec<u8>> = engine.disk().cut(&mut random).into_iter().flatten().collect();
+        let mut left: Vec<Image> = engine.disk().cut(&mut random).into_iter().flatten().collect();
         let (old, new) = match left.iter().position(|bytes| is_member(bytes) && superblock(bytes).member == uuid(1)) {
             Some(new) => (if new == slot.index() { seat.index() } else { slot.index() }, Some(new)),
             None => (slot.index(), None),
@@ -638,7 +638,7 @@ fn the_power_goes_at_any_moment() {
         let Some(new) = new else { continue };
         assert_eq!(owner, new, "{context}: what has said that it is there has everything");
         // Without it the array goes on as it was, where it can: it is not its member any more then.
-        let without: Vec<Vec<u8>> =
+        let without: Vec<Image> =
             left.iter().enumerate().filter(|(index, _)| *index != new).map(|(_, bytes)| bytes.clone()).collect();
         if ahead > 0 {
             assert_eq!(judged(&without, &context)[slot.index()], None, "{context}");
@@ -648,7 +648,7 @@ fn the_power_goes_at_any_moment() {
         let steps = random.below(30);
         load.run(&mut again, &mut random, steps);
         load.flights.clear();
-        let mut both: Vec<Vec<u8>> = again.disk().cut(&mut random).into_iter().flatten().collect();
+        let mut both: Vec<Image> = again.disk().cut(&mut random).into_iter().flatten().collect();
         both.push(left[new].clone());
         let context = format!("{context}; {steps} steps without the new one");
         let mut again = reopened(&shape, &both, &mut random, &context);

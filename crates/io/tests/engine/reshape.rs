@@ -11,7 +11,7 @@ use uraid_io::array::{
     begin_reshape, check_presence, first_and_last, grow, judge, plan_reshape, rehearse_moves,
 };
 use uraid_io::buf::Buf;
-use uraid_io::disk::{Completion, Disk, DiskOp, Fault, MemDisk, OpKind, OpName, Order};
+use uraid_io::disk::{Completion, Disk, DiskOp, Fault, Image, MemDisk, OpKind, OpName, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::bitmap::{Bitmap, Regions};
 use uraid_io::format::superblock::{Consistency, Integrity, Superblock, decode, encode, newest, positions};
@@ -22,9 +22,9 @@ use uraid_layout::{
 };
 use uuid::Uuid;
 
-use crate::recovery::{Members, assembled, superblock, try_assembled};
+use crate::recovery::{assembled, superblock, try_assembled};
 use crate::support::{
-    RAID5, RAID6, Random, SECTOR, Shape, buf, encoded, images, noise, rm2, run, size, small, tolerated, write,
+    Members, RAID5, RAID6, Random, SECTOR, Shape, buf, encoded, images, noise, rm2, run, size, small, tolerated, write,
 };
 
 /// How often each change of shape is cut off; more with `URAID_RESHAPE_ROUNDS`.
@@ -87,7 +87,7 @@ impl Power {
     }
 
     /// Puts other bytes in at a place.
-    pub(crate) fn replace(&mut self, place: MemberIndex, bytes: Vec<u8>) {
+    pub(crate) fn replace(&mut self, place: MemberIndex, bytes: Image) {
         drop(self.inner.replace(place, Some(bytes)));
         self.durable[place.index()].clear();
     }
@@ -96,10 +96,10 @@ impl Power {
     pub(crate) fn cut(self, random: &mut Random) -> Members {
         let Self { inner, durable, .. } = self;
         let one = |(index, durable): (u8, BTreeMap<usize, Vec<u8>>)| {
-            let mut bytes = inner.member(MemberIndex(index))?.to_vec();
+            let mut bytes = inner.member(MemberIndex(index))?.clone();
             for (sector, before) in durable {
                 if random.below(2) == 0 {
-                    bytes[sector * SECTOR..][..SECTOR].copy_from_slice(&before);
+                    bytes.write(sector * SECTOR, &before);
                 }
             }
             Some(bytes)
@@ -230,17 +230,17 @@ impl Case {
         write(&mut engine, 0, &content).expect("written");
         drop(run(&mut engine, Command::Close).expect("closed"));
         let mut members = images(&engine);
-        for bytes in members.iter_mut().flatten() {
-            let mut own = superblock(bytes);
+        for image in members.iter_mut().flatten() {
+            let mut own = superblock(image);
             own.areas.log.size = log;
             for position in positions(own.areas.member_size).expect("large enough") {
-                bytes[size(position)..][..4096].copy_from_slice(&encode(&own));
+                image.write(size(position), &encode(&own));
             }
         }
         let len = members[0].as_ref().expect("present").len();
         while members.len() < usize::from(self.members) {
             // A disk that held something.
-            members.push(Some(noise(members.len() as u64, (len / SECTOR) as u64)));
+            members.push(Some(noise(members.len() as u64, (len / SECTOR) as u64).into()));
         }
         (members, content)
     }
@@ -340,7 +340,7 @@ pub(crate) fn plan<D: Disk>(
 
 /// The members that join.
 pub(crate) fn joining(members: &Members, case: &Case) -> Vec<NewMember> {
-    let new = |(slot, bytes): (usize, &Option<Vec<u8>>)| NewMember {
+    let new = |(slot, bytes): (usize, &Option<Image>)| NewMember {
         path: PathBuf::from(format!("new{slot}")),
         size: Bytes(bytes.as_ref().expect("present").len() as u64),
         sector_size: Bytes(512),
@@ -403,7 +403,7 @@ pub(crate) fn assert_holds(members: &Members, content: &[u8], context: &str) -> 
         assert!(differs.is_none(), "{context}: member {member} does not agree at that byte of its data: {differs:?}");
     }
     for lost in tolerated(&geometry).into_iter().step_by(3).skip(1) {
-        let kept = |(slot, bytes): (u8, &Option<Vec<u8>>)| bytes.clone().filter(|_| !lost.contains(MemberIndex(slot)));
+        let kept = |(slot, bytes): (u8, &Option<Image>)| bytes.clone().filter(|_| !lost.contains(MemberIndex(slot)));
         let fewer: Members = (0..).zip(present).map(kept).collect();
         // Cut off as its end went on record, it is known to few that it ended.
         if judged(&fewer).1.superblock.reshape.is_some() {

@@ -18,9 +18,9 @@ use uraid_io::member::{Access, Member};
 use uraid_layout::{Bytes, DiskSector, Geometry, Lba, Level, Location, MemberIndex, Rotation, Sectors};
 use uuid::Uuid;
 
-use crate::recovery::{Members, assembled, superblock};
+use crate::recovery::{assembled, superblock};
 use crate::reshape::{Case, Power, assert_holds, case, cases, go, is_old, joining, judged, plan, reshape};
-use crate::support::{RAID5, Random, SECTOR, Shape, noise, size, small};
+use crate::support::{Members, RAID5, Random, SECTOR, Shape, noise, size, small};
 
 /// What is lost in these tests, where blocks have no checksums: sectors of two units of one column among them.
 fn lost_of(case: &Case) -> Vec<u64> {
@@ -122,7 +122,7 @@ fn assert_rest(members: &Members, content: &[u8], lost: &[u64], context: &str) {
     drop(ask(&mut engine, Command::Close).expect("closed"));
     assert!(engine.lost().is_empty(), "{context}: written");
     let (disk, geometry, _) = engine.into_parts();
-    let healed: Members = geometry.all_members().iter().map(|slot| disk.member(slot).map(<[u8]>::to_vec)).collect();
+    let healed: Members = geometry.all_members().iter().map(|slot| disk.member(slot).cloned()).collect();
     for bytes in healed.iter().flatten() {
         assert!(list_of(bytes).is_empty(), "{context}: what nobody has is in no list");
     }
@@ -232,7 +232,7 @@ fn told_of_saved(members: &Members) -> Option<(Range<Lba>, Vec<u64>)> {
     let directory = TempDir::new().expect("a directory");
     let files = (0..).zip(members).filter_map(|(slot, bytes)| {
         let (path, bytes) = (directory.path().join(format!("member{slot}")), bytes.as_ref()?);
-        std::fs::write(&path, bytes).expect("written");
+        std::fs::write(&path, &**bytes).expect("written");
         Some((Member::open(&path, Access::Inspect).expect("a member"), superblock(bytes)))
     });
     let files: Vec<(Member, Superblock)> = files.collect();

@@ -7,17 +7,17 @@ use uraid_io::array::{
     finish_served, recover,
 };
 use uraid_io::buf::{Buf, Pool};
-use uraid_io::disk::{Fault, OpName};
+use uraid_io::disk::{Fault, Image, OpName};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply, ScrubMode};
 use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, Placement, Rotation, Sectors, StripeId};
 use uuid::Uuid;
 
-use crate::recovery::{Members, assembled, superblock};
+use crate::recovery::{assembled, superblock};
 use crate::reshape::{Case, Power, assert_holds, case, content_of, is_old, joining, judged, plan};
 use crate::support::model::content;
-use crate::support::{RAID5, RAID6, Random, SECTOR, Shape, rm2, size, small};
+use crate::support::{Members, RAID5, RAID6, Random, SECTOR, Shape, rm2, size, small};
 
 type Served<'a> = Engine<&'a mut Power, u64>;
 
@@ -671,7 +671,7 @@ fn checksums_of_what_has_moved_are_durable_before_its_mark() {
             let (now, content) = begun(&case);
             let mut model = Model::new(content);
             let mut power = Power::new(now.clone(), usize::MAX);
-            let sums = |bytes: &Option<Vec<u8>>| superblock(bytes.as_ref().expect("present")).areas.sums;
+            let sums = |bytes: &Option<Image>| superblock(bytes.as_ref().expect("present")).areas.sums;
             power.last = now.iter().map(sums).map(|area| area.offset.0..area.offset.0 + area.size.0).collect();
             let life = &mut opened(&mut power, &now, 7, &mut model, &context);
             let mark = |life: &Life<'_>| life.engine.superblock().reshape.expect("under way").mark;

@@ -5,8 +5,8 @@ use uraid_io::disk::{MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
-use crate::recovery::{Members, assembled};
-use crate::support::{RAID5, Random, Shape, images, noise, read, rm2, run, small, with_cache, write};
+use crate::recovery::assembled;
+use crate::support::{Members, RAID5, Random, Shape, images, noise, read, rm2, run, small, with_cache, write};
 use uraid_io::format::superblock::Consistency;
 
 const SECTOR_SIZE: usize = 4096;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use uraid_io::buf::Buf;
-use uraid_io::disk::{OpName, Order};
+use uraid_io::disk::{Image, OpName, Order};
 use uraid_io::engine::{Command, Deadlines, EngineError, Joining, Reply};
 use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Consistency, Superblock};
@@ -419,8 +419,7 @@ fn what_hangs_keeps_its_memory_and_no_more() {
 fn joining(engine: &mut TestEngine, shape: &Shape, slot: u8, uuid: Option<u8>) -> Command {
     let superblock = shape.superblocks().swap_remove(usize::from(slot));
     let uuid = uuid.map_or(superblock.member, |number| Uuid::from_bytes([number; 16]));
-    let bytes = vec![0; size(superblock.areas.member_size)];
-    engine.disk_mut().put(member(slot), bytes);
+    engine.disk_mut().put(member(slot), Image::zeroed(size(superblock.areas.member_size)));
     let superblock = Superblock { member: uuid, ..superblock };
     Command::Join(Box::new(Joining {
         superblock,

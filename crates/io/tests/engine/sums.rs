@@ -200,7 +200,7 @@ fn what_is_wrong_beside_a_write_does_not_fail_it() {
             run(&mut engine, Command::Close).expect("closed");
             let data = size(shape.superblocks()[0].areas.data.offset);
             let members = (0..4).map(|slot| {
-                let mut member = engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec).expect("present");
+                let mut member = engine.disk().inner.member(MemberIndex(slot)).cloned().expect("present");
                 // The first block of the first row.
                 member[data] ^= u8::from(slots.contains(&slot));
                 Some(member)

@@ -7,7 +7,7 @@ pub(crate) mod watch;
 
 use uraid_io::array::{Assembled, Candidate, judge, recover};
 use uraid_io::buf::{Buf, Pool};
-use uraid_io::disk::{Disk, MemDisk, Order};
+use uraid_io::disk::{Disk, Image, MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, MemberCounters, Record, Reply};
 use uraid_io::format::superblock::{self, Areas, Consistency, Integrity, Superblock, encode};
 use uraid_io::member::Access;
@@ -21,6 +21,9 @@ pub(crate) const SECTOR: usize = 512;
 pub(crate) const CHUNK: u64 = 4096;
 
 pub(crate) type TestEngine = Engine<Watch, u64>;
+
+/// What is on each member; none for one that is not there.
+pub(crate) type Members = Vec<Option<Image>>;
 
 /// A generator of numbers (splitmix64).
 pub(crate) struct Random(pub(crate) u64);
@@ -138,13 +141,13 @@ impl Shape {
     }
 
     /// A new array of zeros whose superblocks are on its members, without the missing ones.
-    pub(crate) fn members(&self, missing: MemberSet) -> Vec<Option<Vec<u8>>> {
+    pub(crate) fn members(&self, missing: MemberSet) -> Members {
         let one = |superblock: Superblock| {
-            let mut bytes = vec![0; size(self.member_bytes())];
+            let mut image = Image::zeroed(size(self.member_bytes()));
             for position in superblock.write_positions() {
-                bytes[size(position)..][..4096].copy_from_slice(&encode(&superblock));
+                image.write(size(position), &encode(&superblock));
             }
-            (!missing.contains(superblock.slot)).then_some(bytes)
+            (!missing.contains(superblock.slot)).then_some(image)
         };
         self.superblocks().into_iter().map(one).collect()
     }
@@ -160,7 +163,7 @@ impl Shape {
 
     pub(crate) fn engine_on(
         &self,
-        members: Vec<Option<Vec<u8>>>,
+        members: Members,
         missing: MemberSet,
         order: Order,
         is_read_only: bool,
@@ -173,7 +176,7 @@ impl Shape {
 
 impl Shape {
     /// An engine for the members as another one left them; no superblock is older than another.
-    pub(crate) fn reopened(&self, members: Vec<Option<Vec<u8>>>, order: Order) -> TestEngine {
+    pub(crate) fn reopened(&self, members: Members, order: Order) -> TestEngine {
         let used = self.geometry().used_sectors().bytes();
         let disk = Watch::new(MemDisk::new(members, order), self.members, self.superblocks()[0].areas, used);
         let superblocks = (0..self.members).map(|slot| disk.superblock(MemberIndex(slot))).collect();
@@ -208,13 +211,13 @@ pub(crate) fn noise(seed: u64, sectors: u64) -> Vec<u8> {
     (0..sectors * 64).flat_map(|_| random.below(u64::MAX).to_le_bytes()).collect()
 }
 
-/// Runs commands that are all submitted at once; the replies in the commands' order.
 /// What every member has on it now; none for one that is not there.
-pub(crate) fn images(engine: &TestEngine) -> Vec<Option<Vec<u8>>> {
+pub(crate) fn images(engine: &TestEngine) -> Members {
     let all = engine.geometry().all_members();
-    all.iter().map(|member| engine.disk().inner.member(member).map(<[u8]>::to_vec)).collect()
+    all.iter().map(|member| engine.disk().inner.member(member).cloned()).collect()
 }
 
+/// Runs commands that are all submitted at once; the replies in the commands' order.
 pub(crate) fn run_all(engine: &mut TestEngine, commands: Vec<Command>) -> Vec<Result<Option<Buf>, EngineError>> {
     let count = commands.len();
     for (token, command) in (0..).zip(commands) {
@@ -313,7 +316,7 @@ pub(crate) fn assert_encoded(engine: &TestEngine, content: &[u8], context: &str)
 }
 
 /// The array as it is found after a kill.
-pub(crate) fn recovered(shape: &Shape, members: Vec<Option<Vec<u8>>>) -> Engine<MemDisk, u64> {
+pub(crate) fn recovered(shape: &Shape, members: Members) -> Engine<MemDisk, u64> {
     let member_size = shape.superblocks()[0].areas.member_size;
     let positions = superblock::positions(member_size).expect("large enough");
     let candidates: Vec<Candidate> = members

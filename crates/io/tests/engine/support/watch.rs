@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use uraid_io::Error;
-use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, OpName};
+use uraid_io::disk::{Completion, Disk, DiskOp, Image, MemDisk, OpKind, OpName};
 use uraid_io::format::bitmap::Seal;
 use uraid_io::format::superblock::{Areas, SlotState, Superblock, SuperblockError, decode, newest, positions};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::intents::Intents;
-use super::{Random, SECTOR, size};
+use super::{Members, Random, SECTOR, size};
 
 /// One operation as it was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +122,14 @@ impl Watch {
     }
 
     /// The members as they are when of every write that is held all but its first block has come.
-    pub(crate) fn torn(&self) -> Vec<Option<Vec<u8>>> {
+    pub(crate) fn torn(&self) -> Members {
         let members = (0..self.durable.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("few")));
-        let mut members: Vec<_> = members.map(|member| self.inner.member(member).map(<[u8]>::to_vec)).collect();
+        let mut members: Vec<_> = members.map(|member| self.inner.member(member).cloned()).collect();
         for op in self.held.iter().filter(|op| op.kind.name() == OpName::Write) {
             let bytes: Vec<u8> = op.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect();
             let (start, first) = (size(op.offset), 4096.min(bytes.len()));
             let member = members[op.member.index()].as_mut().expect("a member that is written is present");
-            member[start + first..][..bytes.len() - first].copy_from_slice(&bytes[first..]);
+            member.write(start + first, &bytes[first..]);
         }
         members
     }
@@ -189,14 +189,14 @@ impl Watch {
 
     /// The members as a power cut may leave them: of what is not durable, each sector of data as it was or as it is,
     /// and any version of the bitmap. What is under way has not begun to reach them.
-    pub(crate) fn cut(&self, random: &mut Random) -> Vec<Option<Vec<u8>>> {
+    pub(crate) fn cut(&self, random: &mut Random) -> Members {
         let start = size(self.areas.data.offset);
         let mut members = Vec::new();
         for (member, image) in (0..).map(MemberIndex).zip(&self.image) {
-            let mut bytes = self.inner.member(member).map(<[u8]>::to_vec);
-            if let (Some(bytes), Some(image)) = (&mut bytes, image) {
-                let sectors =
-                    bytes[start..start + image.len()].chunks_exact_mut(SECTOR).zip(image.chunks_exact(SECTOR));
+            let mut now = self.inner.member(member).cloned();
+            if let (Some(now), Some(image)) = (&mut now, image) {
+                let data = now.range_mut(start..start + image.len());
+                let sectors = data.chunks_exact_mut(SECTOR).zip(image.chunks_exact(SECTOR));
                 for (now, before) in sectors.filter(|(now, before)| now != before) {
                     if random.below(2) == 0 {
                         now.copy_from_slice(before);
@@ -205,16 +205,16 @@ impl Watch {
                 if let Some(intents) = &self.intents {
                     let pick = usize::try_from(random.below(1 << 20)).expect("small");
                     let bitmap = intents.encoded(member, |count| pick % count);
-                    bytes[size(self.areas.bitmap.offset)..][..bitmap.len()].copy_from_slice(&bitmap);
+                    now.write(size(self.areas.bitmap.offset), &bitmap);
                 }
             }
-            members.push(bytes);
+            members.push(now);
         }
         members
     }
 
     /// Puts another member in at a slot, or at the seat beyond them; all of it is durable.
-    pub(crate) fn put(&mut self, member: MemberIndex, bytes: Vec<u8>) {
+    pub(crate) fn put(&mut self, member: MemberIndex, bytes: Image) {
         let (slot, start) = (member.index(), size(self.areas.data.offset));
         if slot == self.image.len() {
             self.image.push(None);
