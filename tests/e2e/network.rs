@@ -8,6 +8,7 @@ mod secure;
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::process::Signal;
 use uraid_tests::array::{Array, Content};
@@ -163,6 +164,14 @@ impl Exports {
 
 fn uri(socket: &Path) -> PathBuf {
     format!("nbd+unix:///?socket={}", socket.display()).into()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
+        std::thread::yield_now();
+    }
 }
 
 fn fails(array: &Array, slot: usize) {
@@ -604,7 +613,13 @@ fn two_servers_of_the_same_exports_are_one_too_many() {
     let _ = server.stop();
     let server = exports.serve_array(&[]);
     server.kill();
+    // Nor while its parent has not asked how.
+    let ended = exports.serve_array(&[]);
+    ended.signal(Signal::KILL);
+    let stat = || std::fs::read_to_string(format!("/proc/{}/stat", ended.pid())).unwrap();
+    wait_until("it is a zombie", || stat().contains(") Z "));
     let server = exports.serve_array(&[]);
+    drop(ended);
     let mut client = server.connect();
     assert_eq!(client.read(0, 4096), [9; 4096]);
     client.disconnect();
@@ -687,6 +702,26 @@ fn an_array_that_has_lost_more_servers_than_it_survives_is_not_called_degraded()
     let screen = ask(&exports.array, &["status"]).text();
     assert!(screen.contains("the connection to member 2") && !screen.contains("replace it"), "{screen}");
     server.kill();
+}
+
+/// Nobody knows yet that the other one's server has gone.
+#[test]
+fn a_member_is_not_failed_when_another_one_has_just_gone() {
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::Nbdkit);
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let image = Random::new(108).bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    exports.kill(2);
+    let refused = ask(&exports.array, &["fail", "1"]).code_is(1).stderr;
+    assert!(refused.contains("the server of member 2 (") && refused.contains("does not answer"), "{refused}");
+    fails(&exports.array, 2);
+    assert_same(&read_export(server.uri()), &image, "without the one that has gone");
+    let mut client = server.connect();
+    client.write(0, &[7; 4096]);
+    client.flush();
+    client.disconnect();
+    let _ = server.stop();
 }
 
 #[test]

@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use rustix::fs::{
     AtFlags, FallocateFlags, OFlags, SeekFrom, StatxFlags, fallocate, fstatfs, ioctl_blksszget, seek, statx,
@@ -31,6 +32,7 @@ use uraid_layout::Bytes;
 use uraid_nbd::client::Uri;
 
 use crate::buf::Buf;
+use crate::format::owner::{OWNER_AT, Owner, Testimony};
 use crate::format::superblock::{Allocation, SECTOR_SIZES};
 use crate::signature::{self, Signature};
 
@@ -203,9 +205,32 @@ impl Member {
         self.export().is_some_and(|export| export.is_silent() && !export.is_cut_off() && !export.is_robbed())
     }
 
-    /// Whether it is an export that had somebody's mark when it was opened for writing.
-    pub(crate) fn was_marked(&self) -> bool {
-        self.export().is_some_and(Export::was_marked)
+    /// Whether its server has answered since, if it is an export that is used for writing: it is asked every second.
+    #[must_use]
+    pub fn was_heard_since(&self, time: Instant) -> bool {
+        self.export().is_none_or(|export| export.was_heard_since(time))
+    }
+
+    /// What was where the mark of an owner is when it was opened, if it is an export.
+    pub(crate) fn found_mark(&self) -> Option<&[u8]> {
+        self.export().map(Export::found)
+    }
+
+    /// Has an export say what is known to be durable on the array's exports, with the next count of its mark.
+    ///
+    /// # Panics
+    /// When it is no export.
+    pub fn testify(&self, testimony: &Testimony) {
+        self.export().expect("only an export counts on").testify(testimony);
+    }
+
+    /// Has a member that is open for writing say that now. May block.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub fn testify_now(&self, testimony: &Testimony) -> Result<(), MemberError> {
+        let owner = Owner { testimony: testimony.clone(), ..this_process().clone() };
+        self.write_at(OWNER_AT, &Buf::of(&owner.encode()))
     }
 
     /// How far the count of this process's mark on an export is known to be durable, since it was opened; 0 of a file

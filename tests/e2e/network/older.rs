@@ -7,20 +7,24 @@ use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
-use super::{Exports, Kind, fails, returns};
-use crate::control::PATIENCE;
+use super::{Exports, Kind, fails, returns, wait_until};
 
 /// An array of which member 1 was copied, before everything was written anew.
 struct Copied {
     exports: Exports,
     server: Server,
     older: Vec<u8>,
+    older_beat: u64,
     image: Vec<u8>,
 }
 
 impl Copied {
     fn new(settling: &str) -> Self {
-        let exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+        Self::beside(settling, Exports::start(&shape::raid1_of_2(), Kind::Nbdkit))
+    }
+
+    /// Beside a member that is an export, or one that is a file.
+    fn beside(settling: &str, exports: Exports) -> Self {
         exports.create();
         let server = exports.serve_returning(settling, &["--cache", "none"]);
         let mut random = Random::new(101);
@@ -33,7 +37,7 @@ impl Copied {
         write_export(server.uri(), &image);
         let other = &exports.array.members()[0];
         wait_until("no region is marked", || bits(other).iter().all(|&byte| byte == 0));
-        Self { exports, server, older, image }
+        Self { exports, server, older, older_beat, image }
     }
 
     fn assert_made_anew(self) {
@@ -92,17 +96,61 @@ fn an_array_does_not_start_with_an_older_copy_of_a_member() {
     copied.assert_made_anew();
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = std::time::Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}");
-        std::thread::yield_now();
+/// Nobody has stopped it: what the other one says tells.
+#[test]
+fn an_array_whose_server_was_killed_does_not_start_with_an_older_copy_of_a_member() {
+    for is_beside_file in [false, true] {
+        let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+        if is_beside_file {
+            exports.uris[0] = exports.array.members()[0].clone();
+        }
+        let mut copied = Copied::beside("off", exports);
+        let other = copied.exports.array.members()[0].clone();
+        let export = usize::from(!is_beside_file);
+        wait_until("the other one knows of more", || durable_beat(&other, export) > copied.older_beat);
+        copied.server.kill();
+        copied.exports.kill(1);
+        roll_back(&mut copied.exports, &copied.older);
+        let refused = Server::refused(&copied.exports.array, &copied.exports.uris, &[]).stderr;
+        assert!(refused.contains("an older copy of this member"), "{refused}");
+        copied.server = Server::start_members(&copied.exports.array, &copied.exports.uris, &["--degraded", "--force"]);
+        assert_same(&read_export(copied.server.uri()), &copied.image, "without it");
+        copied.exports.add(1);
+        copied.assert_made_anew();
+    }
+}
+
+/// Whoever was killed comes back with all that there was.
+#[test]
+fn an_array_whose_server_was_killed_starts_with_members_that_were_used_with_it() {
+    for is_beside_file in [false, true] {
+        let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+        if is_beside_file {
+            exports.uris[0] = exports.array.members()[0].clone();
+        }
+        let mut copied = Copied::beside("off", exports);
+        // Killed again and again, also as soon as it has started.
+        for _ in 0..3 {
+            copied.server.kill();
+            copied.server = copied.exports.serve_array(&[]);
+        }
+        let _ = copied.server.stop();
+        copied.server = copied.exports.serve_array(&[]);
+        copied.server.kill();
+        copied.server = copied.exports.serve_array(&[]);
+        assert_same(&read_export(copied.server.uri()), &copied.image, "with both");
+        copied.exports.stop_holding(copied.server, &copied.image, "with both");
     }
 }
 
 /// How far the mark on a member's file has counted, by the description of the format.
 fn beat(member: &Path) -> u64 {
     u64::from_le_bytes(bytes_at(member, (40 << 10) + 32))
+}
+
+/// How far the mark of an export is known to have counted that is durable, by what a member says.
+fn durable_beat(member: &Path, export: usize) -> u64 {
+    u64::from_le_bytes(bytes_at(member, (40 << 10) + 152 + 24 * export as u64 + 16))
 }
 
 /// The bits of the first regions, by the same.

@@ -1,11 +1,14 @@
 //! Members over TLS: GnuTLS's servers on the other side, and what goes wrong with certificates.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use rustix::process::Signal;
 use uraid_tests::binary;
 use uraid_tests::certificates::{Of, Valid};
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use super::{Exports, Kind, fails, nbdkit, returns};
@@ -43,6 +46,37 @@ fn a_member_over_tls_fails_and_returns_as_any_other() {
     exports.stop_holding(server, &image, "brought up to date");
 }
 
+/// Ends every connection when it has agreed to encrypt it: a server that is being killed.
+fn end_when_tls_begins(listener: &UnixListener) {
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
+        // The client's flags, and its first option: STARTTLS.
+        stream.read_exact(&mut [0; 4 + 16]).unwrap();
+        stream.write_all(b"\0\x03\xe8\x89\x04\x55\x65\xa9\0\0\0\x05\0\0\0\x01\0\0\0\0").unwrap();
+    }
+}
+
+#[test]
+fn an_array_starts_without_a_server_that_dies_when_tls_begins() {
+    let exports = Exports::start(&shape::raid5_of_3(), Kind::Secure);
+    exports.create();
+    let server = exports.serve_array(&[]);
+    let image = Random::new(104).bytes(exports.array.expected_size());
+    write_export(server.uri(), &image);
+    let _ = server.stop();
+    exports.kill(1);
+    std::fs::remove_file(exports.socket(1)).unwrap();
+    let listener = UnixListener::bind(exports.socket(1)).unwrap();
+    // It ends with the test's process.
+    std::thread::spawn(move || end_when_tls_begins(&listener));
+    let refused = Server::refused(&exports.array, &exports.uris, &[]).stderr;
+    assert!(refused.contains("agree on TLS with") && refused.contains("--degraded"), "{refused}");
+    let server = exports.serve_array(&["--degraded"]);
+    assert_same(&read_export(server.uri()), &image, "without it");
+    let _ = server.stop();
+}
+
 #[test]
 fn who_does_not_prove_itself_is_refused_by_name_and_nothing_is_written() {
     let exports = Exports::start(&shape::raid5_of_3(), Kind::Secure);
@@ -61,7 +95,7 @@ fn who_does_not_prove_itself_is_refused_by_name_and_nothing_is_written() {
         (exports.uri(2, "anonymous"), "it may want a certificate that it knows"),
         (with("&tls-hostname=elsewhere"), "not valid for name"),
         (with("&tls-hostname=%20"), "no certificate can be for ' '"),
-        (format!("{plain}&tls-certificates={}", certificates.display()).into(), "the server is not set up for that"),
+        (format!("{plain}&tls-certificates={}", certificates.display()).into(), "the server does not offer TLS"),
     ];
     for (uri, expected) in cases {
         let mut arguments = vec![PathBuf::from("create"), "--level".into(), "5".into()];

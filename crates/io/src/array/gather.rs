@@ -8,6 +8,7 @@ use uraid_layout::Bytes;
 use super::error::OpenError;
 use super::judge::{Candidate, SetAside};
 use super::logs::OpenedLog;
+use super::older::Mark;
 use super::select::{Ignored, Look};
 use super::wait::Patience;
 use crate::Error;
@@ -38,8 +39,8 @@ pub struct Opened<M> {
     pub size: Bytes,
     /// The least that it reads and writes at once.
     pub sector_size: Bytes,
-    /// It is an export that somebody had marked as used, and not let go of.
-    pub is_marked: bool,
+    /// What was found where the mark of an owner is.
+    pub mark: Mark,
 }
 
 /// Opens members and reads what they say. Those that can't be read are set aside.
@@ -127,8 +128,8 @@ pub(super) fn gather(
         if may_lack && size < expected {
             return Err(OpenError::Truncated { path, size, expected });
         }
-        let (candidate, is_marked) = (Candidate { path, superblock }, member.was_marked());
-        Ok(Either::Member(Box::new(Opened { member, candidate, size, sector_size, is_marked })))
+        let (candidate, mark) = (Candidate { path, superblock }, Mark::of(&member));
+        Ok(Either::Member(Box::new(Opened { member, candidate, size, sector_size, mark })))
     };
     let read = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;
     match sieve.first.filter(|_| read.iter().all(|(_, read)| matches!(read, Either::Log(_)))) {

@@ -64,10 +64,10 @@ pub enum SetAside {
         /// The array's.
         newest: Epoch,
     },
-    /// Others that were used with it were stopped cleanly and let go of.
+    /// It lacks what others know to have been on it.
     #[error(
-        "it is an older copy of this member: the array was using it, and was stopped cleanly since. Start the array \
-         without it, with --degraded, and add it then"
+        "it is an older copy of this member: the others know of more that was durable on it. Start the array without \
+         it, with --degraded, and add it then"
     )]
     Older,
     /// Another member has taken its slot.
@@ -273,20 +273,6 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
 }
 
 impl Verdict {
-    /// Sets aside exports of which an older copy is served: `is_marked` says, by candidate, that whoever used it had
-    /// not let go of it. The last that a server does when it stops is to say on all members that it was stopped
-    /// cleanly, and then to let go of them. So who says neither, when others say both, is of the time before that.
-    pub(super) fn set_older_aside(&mut self, candidates: &[Candidate], is_marked: &[bool]) {
-        let is_let_go = |index: &usize| candidates[*index].superblock.is_clean && !is_marked[*index];
-        if !self.superblock.is_clean || !self.slots.iter().flatten().any(is_let_go) {
-            return;
-        }
-        for slot in &mut self.slots {
-            let is_older = |index: &usize| !candidates[*index].superblock.is_clean && is_marked[*index];
-            self.set_aside.extend(slot.take_if(|index| is_older(index)).map(|index| (index, SetAside::Older)));
-        }
-    }
-
     /// The slots without an accepted member.
     #[must_use]
     pub fn missing(&self) -> MemberSet {
@@ -433,7 +419,7 @@ fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use uraid_layout::{Bytes, Level, Sectors};
     use uuid::Uuid;
 
@@ -441,7 +427,7 @@ mod tests {
     use crate::format::superblock::{Area, Areas};
 
     /// The members of a mirror of four, in epoch 4, each with the slots that it says have failed.
-    fn mirror(failed: [&[usize]; 4]) -> Vec<Candidate> {
+    pub(in crate::array) fn mirror(failed: [&[usize]; 4]) -> Vec<Candidate> {
         let area = |mebibytes: u64| Area { offset: Bytes(mebibytes << 20), size: Bytes(1 << 20) };
         let (log, data) = (Area { offset: Bytes(1 << 19), size: Bytes(1 << 19) }, area(1));
         let areas = Areas {
@@ -494,32 +480,6 @@ mod tests {
         assert!(matches!(judge(&all([in_one, in_one, in_other, in_other])), Err(Refusal::Diverged { .. })));
     }
 
-    #[test]
-    fn who_is_in_use_when_others_were_stopped_and_let_go_of_is_an_older_copy() {
-        let aside = |says: [(bool, bool); 4]| {
-            let mut all = mirror([&[]; 4]);
-            for (candidate, (is_clean, _)) in all.iter_mut().zip(says) {
-                // The last round of all says that it was stopped.
-                candidate.superblock.is_clean = is_clean;
-                candidate.superblock.revision = Revision(u64::from(is_clean));
-            }
-            let mut verdict = judge(&all).unwrap();
-            verdict.set_older_aside(&all, &says.map(|(_, is_marked)| is_marked));
-            let missing: Vec<u8> = verdict.missing().iter().map(|slot| slot.0).collect();
-            assert!(verdict.set_aside.iter().all(|(_, reason)| *reason == SetAside::Older));
-            assert_eq!(verdict.set_aside.len(), missing.len());
-            missing
-        };
-        let (let_go, stopped, used, file) = ((true, false), (true, true), (false, true), (false, false));
-        assert_eq!(aside([let_go, used, let_go, used]), [1, 3]);
-        assert_eq!(aside([let_go, file, file, used]), [3]);
-        assert!(aside([let_go, stopped, stopped, let_go]).is_empty(), "a server was killed when it let go of them");
-        assert!(aside([stopped, used, used, stopped]).is_empty(), "when it said that it had stopped");
-        assert!(aside([used; 4]).is_empty(), "when it used them");
-    }
-
-    /// Members 1 and 3 begin a round without the others, which the power cuts off: member 3 does not have it. Then it
-    /// goes on with 0 and 2.
     #[test]
     fn a_round_that_never_ended_does_not_count() {
         let all = mirror([&[1], &[0, 2], &[1], &[1]]);

@@ -6,7 +6,7 @@ use std::fmt;
 use uraid_layout::Bytes;
 use uuid::Uuid;
 
-use super::BLOCK_BYTES;
+use super::{BLOCK_BYTES, Epoch};
 
 /// Where the mark is: between the superblock's slots, where log devices have nothing, either.
 pub const OWNER_AT: Bytes = Bytes(40 << 10);
@@ -16,6 +16,11 @@ pub const OWNER_BYTES: usize = BLOCK_BYTES;
 
 /// The longest name of a host.
 const HOST_BYTES_MAX: usize = 64;
+
+/// Of how many members a mark says what they held.
+const WITNESSED_MAX: usize = 64;
+const WITNESSED_BYTES: usize = 24;
+const _: () = assert!(at::WITNESSED + WITNESSED_MAX * WITNESSED_BYTES <= OWNER_BYTES);
 
 const MAGIC: [u8; 8] = *b"\x8dUOWNER\n";
 const VERSION: u32 = 1;
@@ -30,6 +35,9 @@ mod at {
     pub(super) const NAMESPACE: usize = 56;
     pub(super) const PROCESS: usize = 64;
     pub(super) const HOST: usize = 72;
+    pub(super) const EPOCH: usize = 136;
+    pub(super) const WITNESSED_COUNT: usize = 144;
+    pub(super) const WITNESSED: usize = 152;
 }
 
 /// Who has an export.
@@ -47,10 +55,21 @@ pub struct Owner {
     pub process: u32,
     /// See there.
     pub namespace: u64,
+    /// What this run knows of the array's exports.
+    pub testimony: Testimony,
+}
+
+/// What a run knows to be durable on an array's exports. A server that shows less of one has an older copy of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Testimony {
+    /// The array's epoch at that time: it says nothing of another.
+    pub epoch: Epoch,
+    /// How far the run's mark had counted that was made durable on the export that is this member. 64 at most.
+    pub beats: Vec<(Uuid, u64)>,
 }
 
 impl Owner {
-    /// Its bytes. A name of a host that is too long is cut off.
+    /// Its bytes. A name of a host that is too long is cut off, and so are counts that are too many.
     #[must_use]
     pub fn encode(&self) -> [u8; OWNER_BYTES] {
         let mut bytes = [0; OWNER_BYTES];
@@ -65,6 +84,14 @@ impl Owner {
         let most = HOST_BYTES_MAX.min(self.host.len());
         let len = (0..=most).rev().find(|&len| self.host.is_char_boundary(len)).unwrap_or_default();
         put(at::HOST, &self.host.as_bytes()[..len]);
+        let Testimony { epoch, beats } = &self.testimony;
+        let beats = &beats[..beats.len().min(WITNESSED_MAX)];
+        put(at::EPOCH, &epoch.0.to_le_bytes());
+        put(at::WITNESSED_COUNT, &(beats.len() as u64).to_le_bytes());
+        for (at, (member, beat)) in (at::WITNESSED..).step_by(WITNESSED_BYTES).zip(beats) {
+            put(at, member.as_bytes());
+            put(at + 16, &beat.to_le_bytes());
+        }
         let checksum = checksum(&bytes);
         bytes[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
         bytes
@@ -78,6 +105,9 @@ impl Owner {
             && u32::from_le_bytes(field(bytes, at::VERSION)) == VERSION;
         let host: [u8; HOST_BYTES_MAX] = field(bytes, at::HOST);
         let len = host.iter().position(|&byte| byte == 0).unwrap_or(HOST_BYTES_MAX);
+        let count = u64::from_le_bytes(field(bytes, at::WITNESSED_COUNT));
+        let count = usize::try_from(count).map_or(WITNESSED_MAX, |count| count.min(WITNESSED_MAX));
+        let beat = |at| (Uuid::from_bytes(field(bytes, at)), u64::from_le_bytes(field(bytes, at + 16)));
         (is_one(bytes) && is_sound).then(|| Self {
             run: Uuid::from_bytes(field(bytes, at::RUN)),
             beat: u64::from_le_bytes(field(bytes, at::BEAT)),
@@ -85,6 +115,10 @@ impl Owner {
             boot: Uuid::from_bytes(field(bytes, at::BOOT)),
             process: u32::from_le_bytes(field(bytes, at::PROCESS)),
             namespace: u64::from_le_bytes(field(bytes, at::NAMESPACE)),
+            testimony: Testimony {
+                epoch: Epoch(u64::from_le_bytes(field(bytes, at::EPOCH))),
+                beats: (at::WITNESSED..).step_by(WITNESSED_BYTES).take(count).map(beat).collect(),
+            },
         })
     }
 }
@@ -119,7 +153,9 @@ mod tests {
 
     fn owner() -> Owner {
         let [run, boot] = [7, 8].map(Uuid::from_u128);
-        Owner { run, beat: 9, host: "storage".into(), boot, process: 10, namespace: 11 }
+        let beats = [12, 13].map(|number| (Uuid::from_u128(number), 3 << number));
+        let testimony = Testimony { epoch: Epoch(14), beats: beats.into() };
+        Owner { run, beat: 9, host: "storage".into(), boot, process: 10, namespace: 11, testimony }
     }
 
     #[test]
@@ -127,7 +163,7 @@ mod tests {
         let bytes = owner().encode();
         assert_eq!(Owner::decode(&bytes), Some(owner()));
         assert_eq!(owner().to_string(), "process 10 of host storage");
-        for at in 0..160 {
+        for at in 0..240 {
             let mut damaged = bytes;
             damaged[at] ^= 1;
             assert_eq!(Owner::decode(&damaged), None, "byte {at}");

@@ -21,7 +21,7 @@ use super::error::MemberError;
 use super::lock::Access;
 use super::owner::{self, LEASE, Vacancy};
 use crate::disk::Claim;
-use crate::format::owner::{OWNER_AT, OWNER_BYTES, is_one};
+use crate::format::owner::{OWNER_AT, OWNER_BYTES, Testimony};
 use crate::format::superblock::SECTOR_SIZES;
 
 /// How long connecting and each blocking call may take.
@@ -53,8 +53,10 @@ pub(crate) struct Export {
     found_beat: u64,
     /// How far the mark had counted that a flush has made durable.
     flushed_beat: AtomicU64,
-    /// Somebody's mark was there when it was opened.
-    was_marked: bool,
+    /// What was where the mark is when it was opened, if it has room for one.
+    found: Vec<u8>,
+    /// What this process's mark is to say of the array's exports.
+    testimony: Mutex<Testimony>,
     /// When the server last showed this process's mark, to a disk that looks for it.
     heard: Mutex<Option<Instant>>,
 }
@@ -96,11 +98,27 @@ impl Export {
         let has_room = agreed.size_bytes() >= OWNER_AT.0 + OWNER_BYTES as u64;
         let vacancy = if writes && has_room { Some(find_vacancy(path, &mut connection)?) } else { None };
         let found_beat = vacancy.as_ref().map_or(0, |vacancy| vacancy.beat);
-        let was_marked = vacancy.as_ref().is_some_and(|vacancy| is_one(&vacancy.found));
+        let found = match &vacancy {
+            Some(vacancy) => vacancy.found.clone(),
+            None if has_room => read_mark(path, &mut connection)?,
+            None => Vec::new(),
+        };
         let (connection, claim) = (Mutex::new(Some(connection)), Mutex::new(vacancy.map(Claim::new)));
         let [is_cut_off, is_robbed] = [(); 2].map(|()| AtomicBool::new(false));
-        let (flushed_beat, heard) = (AtomicU64::new(0), Mutex::new(None));
-        Ok(Self { uri, agreed, connection, is_cut_off, claim, is_robbed, found_beat, flushed_beat, was_marked, heard })
+        let (flushed_beat, testimony, heard) = (AtomicU64::new(0), Mutex::default(), Mutex::new(None));
+        Ok(Self {
+            uri,
+            agreed,
+            connection,
+            is_cut_off,
+            claim,
+            is_robbed,
+            found_beat,
+            flushed_beat,
+            found,
+            testimony,
+            heard,
+        })
     }
 
     /// What the server says of it.
@@ -176,14 +194,29 @@ impl Export {
         self.found_beat
     }
 
-    /// Whether somebody's mark was there when it was opened.
-    pub(super) fn was_marked(&self) -> bool {
-        self.was_marked
+    /// What was where the mark is when it was opened; empty if it has no room for one.
+    pub(super) fn found(&self) -> &[u8] {
+        &self.found
+    }
+
+    /// What this process's mark is to say of the array's exports.
+    pub(crate) fn testimony(&self) -> Testimony {
+        self.testimony.lock().expect("nobody panics with it").clone()
+    }
+
+    /// Has the mark say that from its next count on.
+    pub(super) fn testify(&self, testimony: &Testimony) {
+        self.testimony.lock().expect("nobody panics with it").clone_from(testimony);
     }
 
     /// Notes that the server has just shown this process's mark.
     pub(crate) fn note_heard(&self) {
         *self.heard.lock().expect("nobody panics with it") = Some(Instant::now());
+    }
+
+    /// Whether the server has shown the mark to such a disk since, if there is one.
+    pub(super) fn was_heard_since(&self, time: Instant) -> bool {
+        self.heard.lock().expect("nobody panics with it").is_none_or(|heard| heard > time)
     }
 
     /// Whether a disk that looks for the mark has not seen it for so long that something is wrong.
@@ -193,7 +226,7 @@ impl Export {
     }
 
     /// See [`Member::flushed_beat`](super::Member::flushed_beat).
-    pub(super) fn flushed_beat(&self) -> u64 {
+    pub(crate) fn flushed_beat(&self) -> u64 {
         self.flushed_beat.load(Ordering::Relaxed)
     }
 
@@ -272,16 +305,15 @@ fn connect(uri: &Uri, time_max: Duration) -> Result<Idle, Error> {
 
 /// Finds out whether nobody else writes to an export.
 fn find_vacancy(path: &Path, connection: &mut Idle) -> Result<Vacancy, MemberError> {
-    owner::find_vacancy(path, || {
-        let mut mark = vec![0; OWNER_BYTES];
-        connection.stream().set_deadline(Some(Instant::now() + CALL_MAX));
-        connection.read_at(OWNER_AT.0, &mut mark).map_err(|error| MemberError::Io {
-            path: path.into(),
-            action: "read who uses it",
-            source: into_io(error),
-        })?;
-        Ok(mark)
-    })
+    owner::find_vacancy(path, || read_mark(path, connection))
+}
+
+fn read_mark(path: &Path, connection: &mut Idle) -> Result<Vec<u8>, MemberError> {
+    let mut mark = vec![0; OWNER_BYTES];
+    connection.stream().set_deadline(Some(Instant::now() + CALL_MAX));
+    let failed = |error| MemberError::Io { path: path.into(), action: "read who uses it", source: into_io(error) };
+    connection.read_at(OWNER_AT.0, &mut mark).map_err(failed)?;
+    Ok(mark)
 }
 
 /// Why a member can't be opened. What is the network's fault, or may pass, looks like a device's failure.
@@ -290,6 +322,15 @@ fn not_opened(path: &Path, error: Error) -> MemberError {
     match error {
         Error::Socket { action, source } => MemberError::Io { path, action, source: with_errno(source) },
         Error::UnexpectedEnd => MemberError::Io { path, action: "agree with its server", source: into_io(error) },
+        // A server that was killed looks like one that does not know the client.
+        Error::TurnedAway { source } => {
+            let action = "agree on TLS with its server, which ended the connection (it may want a certificate that it \
+                knows)";
+            MemberError::Io { path, action, source: ended(source) }
+        }
+        Error::Tls { source } if is_end(source.kind()) => {
+            MemberError::Io { path, action: "agree on TLS with its server", source: ended(source) }
+        }
         source => MemberError::Server { path, source },
     }
 }
@@ -301,6 +342,21 @@ fn into_io(error: Error) -> io::Error {
         Error::UnexpectedEnd => io::Error::from_raw_os_error(libc::ECONNRESET),
         Error::Answered { code } => io::Error::from_raw_os_error(code.cast_signed()),
         error => io::Error::other(error),
+    }
+}
+
+/// Whether a connection was ended by its other side.
+fn is_end(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, TimedOut, UnexpectedEof};
+    matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | TimedOut | UnexpectedEof)
+}
+
+/// The same with the system's number, whoever noticed it.
+fn ended(error: io::Error) -> io::Error {
+    match error.kind() {
+        _ if error.raw_os_error().is_some() => error,
+        io::ErrorKind::TimedOut => with_errno(error),
+        _ => io::Error::from_raw_os_error(libc::ECONNRESET),
     }
 }
 

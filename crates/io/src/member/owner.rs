@@ -24,7 +24,7 @@ use uraid_nbd::client::DELIVERY_MAX;
 use uuid::Uuid;
 
 use super::error::MemberError;
-use crate::format::owner::{self, Owner};
+use crate::format::owner::{self, Owner, Testimony};
 
 /// How often a mark counts on.
 pub(crate) const BEAT_EVERY: Duration = Duration::from_secs(1);
@@ -121,13 +121,21 @@ fn is_vacant(bytes: &[u8]) -> bool {
 }
 
 /// Whether it is known that another process has ended: it was one of this machine, since its start, and nobody has its
-/// number.
+/// number, or nothing but that is left of it.
 fn has_ended(owner: &Owner, own: &Owner) -> bool {
     let is_known = !own.boot.is_nil() && own.namespace != 0;
     let process = i32::try_from(owner.process).ok().and_then(Pid::from_raw);
     is_known
         && (owner.boot, owner.namespace) == (own.boot, own.namespace)
-        && process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH))
+        && process.is_some_and(|process| test_kill_process(process) == Err(Errno::SRCH) || is_zombie(process))
+}
+
+/// Whether all threads of a process have ended, and its parent has not asked for it.
+fn is_zombie(process: Pid) -> bool {
+    let directory = format!("/proc/{process}");
+    let is_alone = std::fs::read_dir(format!("{directory}/task")).is_ok_and(|threads| threads.count() == 1);
+    let state = std::fs::read_to_string(format!("{directory}/stat")).unwrap_or_default();
+    is_alone && state.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('Z'))
 }
 
 /// What this process writes on exports, with no beat yet.
@@ -143,6 +151,7 @@ pub(crate) fn this_process() -> &'static Owner {
             boot: boot.unwrap_or_default(),
             process: std::process::id(),
             namespace: namespace.unwrap_or_default(),
+            testimony: Testimony::default(),
         }
     })
 }

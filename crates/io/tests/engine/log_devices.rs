@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use uraid_io::array::{
-    Array, Assembled, Candidate, Named, OpenError, OpenOptions, Opened, OpenedLog, Patience, RecoverError, SetAside,
-    judge, recover,
+    Array, Assembled, Candidate, Mark, Named, OpenError, OpenOptions, Opened, OpenedLog, Patience, RecoverError,
+    SetAside, judge, recover,
 };
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Disk as _, Fault, Image, OpName, log_place, places};
@@ -400,7 +400,7 @@ fn taken(images: &Members, options: OpenOptions) -> Result<Vec<bool>, OpenError>
                 candidate: Candidate { path, superblock },
                 size,
                 sector_size,
-                is_marked: false,
+                mark: Mark::default(),
             });
             continue;
         }

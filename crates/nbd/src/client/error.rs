@@ -62,6 +62,14 @@ pub enum Error {
         /// Why, in the server's words, made printable. May be empty.
         said: String,
     },
+    /// The server does not encrypt.
+    #[error("the server does not offer TLS: {}", told(*refusal, said))]
+    NoTls {
+        /// Why, as a number.
+        refusal: Refusal,
+        /// Why, in the server's words, made printable. May be empty.
+        said: String,
+    },
     /// What the server says of the export can't be.
     #[error("the server describes an export that can't be: {what}")]
     Export {

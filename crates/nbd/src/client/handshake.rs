@@ -295,7 +295,9 @@ impl Handshake {
             (_, error) if is_error(error) => {
                 let said = String::from_utf8_lossy(&data[..data.len().min(STRING_BYTES_MAX)]);
                 let said = said.chars().map(|sign| if sign.is_control() { ' ' } else { sign }).collect();
-                return Err(Error::Refused { refusal: Refusal(error), said });
+                let refusal = Refusal(error);
+                let is_tls = asked == option::STARTTLS;
+                return Err(if is_tls { Error::NoTls { refusal, said } } else { Error::Refused { refusal, said } });
             }
             _ => return Err(wrong("a type that does not belong to it")),
         }

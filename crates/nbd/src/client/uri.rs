@@ -70,9 +70,11 @@ impl Uri {
     /// Whether a text is meant as a URI of an export: it begins with one of the schemes, and two slashes.
     #[must_use]
     pub fn is_meant(text: &[u8]) -> bool {
-        SCHEMES
-            .iter()
-            .any(|(scheme, ..)| text.strip_prefix(scheme.as_bytes()).is_some_and(|rest| rest.starts_with(b"//")))
+        let is_this = |scheme: &str| {
+            let (start, rest) = text.split_at_checked(scheme.len()).unwrap_or_default();
+            start.eq_ignore_ascii_case(scheme.as_bytes()) && rest.starts_with(b"//")
+        };
+        SCHEMES.iter().any(|(scheme, ..)| is_this(scheme))
     }
 
     /// Parses a URI.
@@ -85,7 +87,10 @@ impl Uri {
 }
 
 fn parse(text: &str) -> Result<Uri, &'static str> {
-    let scheme = SCHEMES.iter().find_map(|(scheme, tls, unix)| Some((text.strip_prefix(scheme)?, *tls, *unix)));
+    let scheme = SCHEMES.iter().find_map(|(scheme, tls, unix)| {
+        let (start, rest) = text.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some((rest, *tls, *unix))
+    });
     let Some((rest, has_tls, is_unix)) = scheme else {
         return Err("begins with none of nbd://, nbds://, nbd+unix://, nbds+unix://");
     };
@@ -106,6 +111,9 @@ fn parse(text: &str) -> Result<Uri, &'static str> {
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').ok_or("has a parameter without a value")?;
         let value = decode(value)?;
+        if value.is_empty() {
+            return Err("has a parameter with an empty value");
+        }
         match (key, &mut tls) {
             ("socket", _) if is_unix && socket.is_none() => socket = Some(value),
             ("socket", _) => return Err("has a socket that it may not have: only the schemes with +unix have one"),
@@ -264,6 +272,7 @@ mod tests {
             ("nbd+unix:///disk?socket=sock", unix("sock", "disk")),
             ("nbd://example.com/", tcp("example.com", 10809, "")),
             ("nbd://example.com", tcp("example.com", 10809, "")),
+            ("NBD://example.com/disk", tcp("example.com", 10809, "disk")),
             ("nbd://example.com//disk", tcp("example.com", 10809, "/disk")),
             ("nbd://example.com/hello%20world", tcp("example.com", 10809, "hello world")),
             ("nbd://[::1]:1/a/b", tcp("::1", 1, "a/b")),
@@ -304,6 +313,8 @@ mod tests {
             ("nbd://a/?socket=/x", "+unix"),
             ("nbd+unix:///x", "no socket"),
             ("nbd+unix:///x?socket=", "empty"),
+            ("nbds://a/?tls-certificates=", "empty"),
+            ("nbds://a/?tls-hostname=", "empty"),
             ("nbd+unix:///x?socket=%00a", "NUL"),
             ("nbd+unix:///x?socket=/a&socket=/b", "socket"),
             ("nbd+unix://h/x?socket=/a", "host"),
@@ -326,6 +337,7 @@ mod tests {
         for (text, expected) in [
             ("nbd://a", true),
             ("nbds+unix://", true),
+            ("Nbd+Unix:///?socket=/a", true),
             ("nbd:/a", false),
             ("/dev/nbd0", false),
             ("nbd", false),
@@ -343,7 +355,7 @@ mod tests {
             port in 1u16..,
             export in "\\PC{0,12}",
             socket in prop::option::of("/\\PC{0,12}"),
-            tls in prop::option::of((prop::option::of("\\PC{0,6}"), prop::option::of("/\\PC{0,6}"))),
+            tls in prop::option::of((prop::option::of("\\PC{1,6}"), prop::option::of("/\\PC{0,6}"))),
         ) {
             let address = socket.map_or(Address::Tcp(host, port), |socket| Address::Unix(socket.into()));
             let certificates = |path: String| PathBuf::from(path);

@@ -63,6 +63,7 @@ impl<D: LiveDisk> Changes<D> {
         self.returns.leave(slot);
         let failed = async {
             self.ensure_not_awaited()?;
+            self.returns.hear_from_others(slot).await?;
             self.members.fail(slot).await
         };
         failed.await.inspect_err(|_| self.returns.want(member))?;

@@ -39,6 +39,11 @@ use crate::reactor::members::Members;
 /// How often to look who is away.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
+/// How long servers have to answer before another member is failed, which they are asked every second; and how often
+/// to look.
+const HEARD_WITHIN: Duration = Duration::from_secs(3);
+const HEARD_EVERY: Duration = Duration::from_millis(20);
+
 /// How long to wait before a server is asked again. The pause doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -90,6 +95,7 @@ impl<D: LiveDisk> Returns<D> {
     pub(crate) async fn fetch_all(self: Rc<Self>) {
         loop {
             sleep(LOOK_EVERY).await;
+            self.members.bear_witness();
             self.give_up_broken().await;
             // One that is about to return is looked after until it has, or has not.
             let is_away = |away: &Away| away.waiting == Waiting::Settling || self.is_missing(away);
@@ -133,6 +139,40 @@ impl<D: LiveDisk> Returns<D> {
         let engine = self.reactor.engine();
         let has = engine.geometry().all_members().minus(engine.missing());
         has.iter().filter(|slot| cut_off(engine.disk().members(), *slot).is_some()).collect()
+    }
+
+    /// Waits until the servers of all members have answered that the array can't do without when another one is gone: a
+    /// connection that has ended is noticed by the next request.
+    ///
+    /// # Errors
+    /// When one of them does not.
+    pub(super) async fn hear_from_others(&self, than: MemberIndex) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            let unheard = self.not_heard_since(began).without(than);
+            let lost = unheard.with(than);
+            if unheard.is_empty() || self.reactor.condition().survives(&self.description.shapes(), lost) {
+                return Ok(());
+            }
+            ensure!(
+                began.elapsed() < HEARD_WITHIN && self.broken().without(than).is_empty(),
+                "the server of {} does not answer, and the array can't do without that and the other at once: try \
+                 again when it is back, or was given up",
+                self.description.named(unheard)
+            );
+            sleep(HEARD_EVERY).await;
+        }
+    }
+
+    /// The exports among the members whose servers have not answered since.
+    fn not_heard_since(&self, time: Instant) -> MemberSet {
+        let engine = self.reactor.engine();
+        let has = engine.geometry().all_members().minus(engine.missing());
+        let unheard = |slot: &MemberIndex| {
+            let member = export(engine.disk().members(), *slot);
+            member.is_some_and(|member| member.is_cut_off() || !member.was_heard_since(time))
+        };
+        has.iter().filter(unheard).collect()
     }
 
     /// Has a member stay where it is until somebody adds it.

@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::MutexGuard;
+use tokio::task::{JoinHandle, spawn_blocking};
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin, unmake};
 use uraid_io::engine::{Command, Joining, Replacement};
+use uraid_io::format::owner::Testimony;
 use uraid_io::format::superblock::Superblock;
 use uraid_io::member::{self, Access, Member};
 use uraid_io::superblock;
@@ -54,12 +56,15 @@ pub(crate) struct Members<D> {
     turns: Turns,
     /// By member that is or was an export: how far its mark counted that is known to be durable.
     flushed_beats: RefCell<HashMap<Uuid, u64>>,
+    /// By member that is a file or a device: what it was told last, and whether it has that.
+    told: RefCell<HashMap<Uuid, (Testimony, JoinHandle<()>)>>,
 }
 
 impl<D: LiveDisk> Members<D> {
     /// Those of this reactor's array.
     pub(crate) fn new(reactor: Rc<Reactor<D>>) -> Self {
-        Self { reactor, turns: Turns::default(), flushed_beats: RefCell::default() }
+        let (flushed_beats, told) = (RefCell::default(), RefCell::default());
+        Self { reactor, turns: Turns::default(), flushed_beats, told }
     }
 
     /// Waits until nobody else changes members. While the guard is held, nobody else does.
@@ -175,6 +180,39 @@ impl<D: LiveDisk> Members<D> {
             if let Some(beat) = member.filter(|member| member.is_export()).map(|member| member.flushed_beat()) {
                 let known = beats.entry(engine.superblock().slots[slot.index()].member).or_default();
                 *known = beat.max(*known);
+            }
+        }
+    }
+
+    /// Has every member say what is known to be durable on the array's exports, if it has any. If this process is
+    /// killed, the next one finds older copies of them by that.
+    pub(crate) fn bear_witness(&self) {
+        let engine = self.reactor.engine.borrow();
+        let superblock = engine.superblock();
+        let slots = engine.geometry().all_members().minus(engine.missing());
+        let present = |slot: MemberIndex| {
+            Some((superblock.slots.get(slot.index())?.member, engine.disk().members().get(slot.index())?.clone()?))
+        };
+        let present: Vec<(Uuid, Arc<Member>)> = slots.iter().filter_map(present).collect();
+        if engine.check_changes().is_err() || !present.iter().any(|(_, member)| member.is_export()) {
+            return;
+        }
+        let exports = present.iter().filter(|(_, member)| member.is_export());
+        let beats = exports.map(|(uuid, member)| (*uuid, member.flushed_beat())).collect();
+        let testimony = Testimony { epoch: superblock.epoch, beats };
+        let mut told = self.told.borrow_mut();
+        told.retain(|uuid, _| present.iter().any(|(other, _)| other == uuid));
+        for (uuid, member) in present {
+            if member.is_export() {
+                member.testify(&testimony);
+            } else if told.get(&uuid).is_none_or(|(last, telling)| *last != testimony && telling.is_finished()) {
+                let says = testimony.clone();
+                let telling = spawn_blocking(move || {
+                    if let Err(error) = member.testify_now(&says) {
+                        tracing::debug!("what is known of exports can't be written to a member: {error}");
+                    }
+                });
+                told.insert(uuid, (testimony.clone(), telling));
             }
         }
     }

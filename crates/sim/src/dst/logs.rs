@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use uraid_io::Error;
-use uraid_io::array::{Array, Named, OpenError, Opened, OpenedLog, Patience, Verdict};
+use uraid_io::array::{Array, Mark, Named, OpenError, Opened, OpenedLog, Patience, Verdict};
 use uraid_io::disk::log_place;
 use uraid_io::format::BLOCK;
 use uraid_io::format::log_device::{HEADER_BYTES, LogHeader, MARKS, decode_mark};
@@ -292,7 +292,7 @@ fn judged(found: &Found, named: &[Says]) -> Result<Vec<Option<Uuid>>, OpenError>
     let sector_size = Bytes(SECTOR_BYTES);
     let members = found.candidates.iter().cloned().map(|candidate| {
         let size = candidate.superblock.areas.member_size;
-        Opened { member: None, candidate, size, sector_size, is_marked: false }
+        Opened { member: None, candidate, size, sector_size, mark: Mark::default() }
     });
     let logs = named.iter().cloned().zip(0..).map(|(Says { header, runs, size }, number)| {
         let path = PathBuf::from(format!("log{number}"));

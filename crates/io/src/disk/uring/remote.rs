@@ -9,6 +9,8 @@
 //!   zeroing or a flush: what the server still has of it can't be told from what comes later on the connection. What
 //!   this machine has not sent by then is never sent.
 //! - An export that is written to has a [`Guard`], which holds everything else back before it is this process's own.
+//!   What was written is flushed when the mark has counted on since and nobody has flushed it: a copy of the time before
+//!   the last write has a lower count then than is known to be durable.
 //! - What is received is asked for only while something is awaited. A connection that ends meanwhile is found by the
 //!   next operation.
 
@@ -71,6 +73,10 @@ pub(super) struct Remote {
     guard: Option<Guard>,
     /// The guard's operation.
     guarding: Option<usize>,
+    /// A flush that nobody asked for.
+    flushing: Option<usize>,
+    /// How far the mark had counted when the last write ended, until more than that is durable.
+    written_at: Option<u64>,
 }
 
 /// An operation.
@@ -125,6 +131,8 @@ impl Remote {
             broken,
             guard: export.take_claim().map(Guard::new),
             guarding: None,
+            flushing: None,
+            written_at: None,
         })
     }
 
@@ -139,7 +147,8 @@ impl Remote {
 
     /// How many operations have not ended.
     pub(super) fn in_flight(&self) -> usize {
-        self.ops.len() - self.vacant.len() - usize::from(self.guarding.is_some())
+        let own = usize::from(self.guarding.is_some()) + usize::from(self.flushing.is_some());
+        self.ops.len() - self.vacant.len() - own
     }
 
     /// Whether operations wait for the guard, or would.
@@ -149,7 +158,7 @@ impl Remote {
 
     /// Whether something of the guard is under way.
     pub(super) fn is_guarding(&self) -> bool {
-        self.guarding.is_some()
+        self.guarding.is_some() || self.flushing.is_some()
     }
 
     /// Whether another process has the export.
@@ -237,15 +246,44 @@ impl Remote {
         if let Some(errno) = error {
             tracing::warn!(member = %self.member.path().display(), %errno, "the mark of its owner can't be kept");
         }
-        let next = guard.ended(error.is_none());
+        let export = self.member.export().expect("it is one");
+        let next = guard.ended(error.is_none(), || export.testimony());
         if guard.take_news() {
-            self.member.export().expect("it is one").note_heard();
+            export.note_heard();
         }
         if guard.is_robbed() {
             let owner = guard.found().map_or_else(|| "nobody, by its mark".to_owned(), |owner| owner.to_string());
             tracing::error!(member = %self.member.path().display(), owner, "another server has the member");
         }
         self.guard(next);
+        self.flush_if_quiet();
+    }
+
+    /// Flushes what was written last if the mark has counted on since.
+    fn flush_if_quiet(&mut self) {
+        let Some(guard) = self.guard.as_ref().filter(|guard| !guard.holds_back() && !guard.is_paused()) else { return };
+        let has_counted_on = self.written_at.is_some_and(|beat| guard.beat_taken() > beat);
+        if !has_counted_on || self.flushing.is_some() {
+            return;
+        }
+        let durable = self.member.export().expect("it is one").flushed_beat();
+        if self.written_at.take() < Some(durable) {
+            return;
+        }
+        let index = self.take_place(guard::flush());
+        self.flushing = Some(index);
+        self.queue.push_back(index);
+    }
+
+    /// A flush that nobody asked for has ended. What it found may never be said again.
+    fn end_flushing(&mut self, index: usize, error: Option<Errno>) {
+        let pending = self.ops[index].take().expect("it has not ended");
+        self.vacant.push(index);
+        self.flushing = None;
+        match error {
+            None => self.member.export().expect("it is one").note_flushed_beat(pending.beat),
+            Some(errno) => self.break_off(errno, &"what was written to it can't be flushed"),
+        }
     }
 
     /// The next entry for the ring: a send or a receive.
@@ -500,9 +538,15 @@ impl Remote {
         if self.guarding == Some(index) {
             return self.end_guarding(index, error);
         }
+        if self.flushing == Some(index) {
+            return self.end_flushing(index, error);
+        }
         let Pending { op, began, is_abandoned, beat, .. } = self.ops[index].take().expect("it has not ended");
         if error.is_none() {
             self.member.export().expect("it is one").note_flushed_beat(beat);
+        }
+        if matches!(op.kind, OpKind::Write | OpKind::WriteFua | OpKind::Zero { .. }) {
+            self.written_at = self.guard.as_ref().map(Guard::beat);
         }
         self.vacant.push(index);
         self.large -= usize::from(is_large(&op));

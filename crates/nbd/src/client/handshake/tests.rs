@@ -99,7 +99,7 @@ fn tls_comes_before_anything_else_and_nothing_in_the_clear_after_it() {
     assert!(matches!(handshake.receive(&injected), Err(Error::PlainAfterStartTls)));
     let mut handshake = Handshake::new(use_of("disk"), true);
     let refused = handshake.receive(&[GREETING, &reply(5, UNSUPPORTED, b"")].concat());
-    assert!(matches!(refused, Err(Error::Refused { .. })), "it does not go on without");
+    assert!(matches!(refused, Err(Error::NoTls { .. })), "it does not go on without");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use uraid_layout::{Bytes, MemberIndex};
 
 use super::super::super::{DiskOp, OpKind, Segments};
 use crate::buf::Buf;
-use crate::format::owner::{OWNER_AT, OWNER_BYTES, Owner, is_one};
+use crate::format::owner::{OWNER_AT, OWNER_BYTES, Owner, Testimony, is_one};
 use crate::member::{BEAT_EVERY, LEASE, Vacancy, this_process};
 
 /// The tag of its operations, which nobody else's has.
@@ -123,6 +123,16 @@ impl Guard {
         self.claim.beat_taken
     }
 
+    /// The same, with the count that is under way.
+    pub(super) fn beat(&self) -> u64 {
+        self.claim.beat
+    }
+
+    /// Whether it begins nothing more.
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
     /// Begins nothing more.
     pub(super) fn pause(&mut self) {
         self.is_paused = true;
@@ -138,15 +148,15 @@ impl Guard {
         Some(op(OpKind::Read, Segments::from_iter([self.block.lease_write(0..OWNER_BYTES)])))
     }
 
-    /// Takes in how it ended; what is to be asked next, if that is at once.
-    pub(super) fn ended(&mut self, is_well: bool) -> Option<DiskOp> {
+    /// Takes in how it ended; what is to be asked next, if that is at once. The mark says what `testify` returns.
+    pub(super) fn ended(&mut self, is_well: bool, testify: impl FnOnce() -> Testimony) -> Option<DiskOp> {
         let (step, began) = self.under_way.take().expect("one was begun");
         if !is_well {
             self.due = now() + BEAT_EVERY;
             return None;
         }
         match step {
-            Step::Look => self.look(began),
+            Step::Look => self.look(began, testify),
             Step::Mark => {
                 self.claim.beat_taken = self.claim.beat;
                 self.claim.marked.get_or_insert_with(now);
@@ -157,7 +167,7 @@ impl Guard {
     }
 
     /// Takes in what a look that began then has found.
-    fn look(&mut self, began: Duration) -> Option<DiskOp> {
+    fn look(&mut self, began: Duration, testify: impl FnOnce() -> Testimony) -> Option<DiskOp> {
         let (found, owner) = (self.block.as_ref(), self.found());
         let is_own = owner.as_ref().is_some_and(|owner| owner.run == this_process().run);
         // Who enters may find that the one before has left.
@@ -183,7 +193,7 @@ impl Guard {
             return None;
         }
         self.claim.beat += 1;
-        let mark = Owner { beat: self.claim.beat, ..this_process().clone() }.encode();
+        let mark = Owner { beat: self.claim.beat, testimony: testify(), ..this_process().clone() }.encode();
         self.block.as_mut().copy_from_slice(&mark);
         self.under_way = Some((Step::Mark, now()));
         Some(op(OpKind::Write, Segments::from_iter([self.block.lease_read(0..OWNER_BYTES)])))
@@ -193,6 +203,11 @@ impl Guard {
     pub(super) fn found(&self) -> Option<Owner> {
         Owner::decode(self.block.as_ref())
     }
+}
+
+/// A flush that nobody asked for.
+pub(super) fn flush() -> DiskOp {
+    DiskOp { tag: TAG, member: MemberIndex(u8::MAX), kind: OpKind::Flush, offset: Bytes(0), segments: Segments::new() }
 }
 
 fn op(kind: OpKind, segments: Segments) -> DiskOp {
@@ -224,14 +239,14 @@ mod tests {
         assert_eq!(asked.kind, OpKind::Read);
         drop(asked);
         guard.block.as_mut().copy_from_slice(found);
-        guard.ended(true)
+        guard.ended(true, Testimony::default)
     }
 
     /// Has the mark written that is asked for; what is on the export then.
     fn mark(guard: &mut Guard, asked: Option<DiskOp>) -> Vec<u8> {
         assert_eq!(asked.expect("the mark is to be written").kind, OpKind::Write);
         let written = guard.block.as_ref().to_vec();
-        assert!(guard.ended(true).is_none());
+        assert!(guard.ended(true, Testimony::default).is_none());
         written
     }
 
@@ -305,7 +320,7 @@ mod tests {
         let (mut guard, _) = holding();
         let older = Owner { beat: 0, ..this_process().clone() }.encode();
         assert!(look(&mut guard, &older).is_some());
-        assert!(guard.ended(true).is_none());
+        assert!(guard.ended(true, Testimony::default).is_none());
         let mut torn = others();
         torn[100] ^= 1;
         assert!(look(&mut guard, &torn).is_none());

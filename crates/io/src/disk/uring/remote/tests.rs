@@ -312,6 +312,47 @@ fn a_flush_makes_the_mark_durable_that_was_there() {
     }
 }
 
+/// A copy of the time before the last write has counted less far then than is known to be durable.
+#[test]
+fn what_was_written_last_is_flushed_when_the_mark_has_counted_on() {
+    for answers in [true, false] {
+        let (flushed, is_flushed) = channel();
+        let server = Server::start(FLAGS, 32 << 20, move |seen| match seen.kind {
+            FLUSH => {
+                flushed.send(()).unwrap();
+                if answers { Answer::Well } else { Answer::Error(5) }
+            }
+            _ => Answer::Well,
+        });
+        let member = server.member();
+        let mut disk = UringDisk::new(vec![Some(Arc::clone(&member))], 8).unwrap();
+        disk.claim().unwrap();
+        assert_eq!(run(&mut disk, [write(0, OpKind::Write, 0, &pattern(4096, 5))]), [Ok(())]);
+        let before = disk.remotes[0].guard.as_ref().unwrap().beat();
+        let mut completions = Vec::new();
+        let mut go_on = |disk: &mut UringDisk| {
+            disk.wait_at_most(Duration::from_millis(50)).unwrap();
+            disk.reap(&mut completions);
+        };
+        while is_flushed.try_recv().is_err() {
+            go_on(&mut disk);
+        }
+        while member.flushed_beat() == 0 && !member.is_cut_off() {
+            go_on(&mut disk);
+        }
+        assert_eq!((member.flushed_beat() > before, member.is_cut_off()), (answers, !answers));
+        let counted = || disk.remotes[0].guard.as_ref().map_or(0, Guard::beat);
+        if answers {
+            let until = counted() + 2;
+            while disk.remotes[0].guard.as_ref().unwrap().beat() < until {
+                go_on(&mut disk);
+            }
+            assert!(is_flushed.try_recv().is_err(), "nothing was written since");
+        }
+        assert!(completions.is_empty(), "nobody asked for it");
+    }
+}
+
 #[test]
 fn an_error_is_of_its_operation_alone() {
     let server =
@@ -425,11 +466,14 @@ fn what_was_not_sent_when_a_write_was_given_up_is_never_sent() {
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         shake_hands(&mut stream, FLAGS, 32 << 20);
+        let mut look = [0; 28];
+        stream.read_exact(&mut look).unwrap();
+        stream.write_all(&[&b"\x67\x44\x66\x98\0\0\0\0"[..], &look[8..16], &[0; OWNER_BYTES]].concat()).unwrap();
         waits.recv().unwrap();
         let mut taken = Vec::new();
         (stream.read_to_end(&mut taken).map_err(|error| error.kind()), taken.len())
     });
-    // So it has no mark, of which this server knows nothing.
+    // So it looks for a mark once, and has none, of which this server knows nothing.
     let member = Arc::new(Member::open(uri.as_ref(), Access::ReadOnly).unwrap());
     let mut disk = UringDisk::new(vec![Some(Arc::clone(&member))], 8).unwrap();
     // More than the buffers of both ends take.
