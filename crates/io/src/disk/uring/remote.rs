@@ -9,8 +9,8 @@
 //!   zeroing or a flush: what the server still has of it can't be told from what comes later on the connection. What
 //!   this machine has not sent by then is never sent.
 //! - An export that is written to has a [`Guard`], which holds everything else back before it is this process's own.
-//!   What was written is flushed when the mark has counted on since and nobody has flushed it: a copy of the time before
-//!   the last write has a lower count then than is known to be durable.
+//!   What was written is flushed when the mark has counted on since and nobody has flushed it: a copy of the time
+//!   before the last write has a lower count then than is known to be durable.
 //! - What is received is asked for only while something is awaited. A connection that ends meanwhile is found by the
 //!   next operation.
 
