@@ -28,26 +28,24 @@ impl Mark {
     }
 }
 
-impl Verdict {
-    /// Sets aside exports of which an older copy is served; `marks` are the candidates'.
-    ///
-    /// - The last that a server does when it stops is to say on all members that it was stopped cleanly, and then to
-    ///   let go of them. So who says neither, when others say both, is of the time before that.
-    /// - While it runs, every member says how far the marks of exports have counted that are durable: see
-    ///   [`Testimony`](crate::format::owner::Testimony). Who has less was durable once, and is not any more.
-    pub(super) fn set_older_aside(&mut self, candidates: &[Candidate], marks: &[&Mark]) {
-        let accepted: Vec<(&Candidate, &Mark)> =
-            self.slots.iter().flatten().map(|&index| (&candidates[index], marks[index])).collect();
-        let is_let_go = |(own, mark): &(&Candidate, &Mark)| own.superblock.is_clean && !mark.is_there;
-        let was_stopped = self.superblock.is_clean && accepted.iter().any(is_let_go);
-        let is_older = |index: usize| {
-            let own = (&candidates[index], marks[index]);
-            let is_left_behind = was_stopped && !own.0.superblock.is_clean && own.1.is_there;
-            is_left_behind || accepted.iter().any(|other| knows_of_more(*other, own))
-        };
-        for slot in &mut self.slots {
-            self.set_aside.extend(slot.take_if(|index| is_older(*index)).map(|index| (index, SetAside::Older)));
-        }
+/// Sets aside exports of which an older copy is served; `marks` are the candidates'.
+///
+/// - The last that a server does when it stops is to say on all members that it was stopped cleanly, and then to let go
+///   of them. So who says neither, when others say both, is of the time before that.
+/// - While it runs, every member says how far the marks of exports have counted that are durable: see
+///   [`Testimony`](crate::format::owner::Testimony). Who has less was durable once, and is not any more.
+pub(super) fn set_aside(verdict: &mut Verdict, candidates: &[Candidate], marks: &[&Mark]) {
+    let accepted: Vec<(&Candidate, &Mark)> =
+        verdict.slots.iter().flatten().map(|&index| (&candidates[index], marks[index])).collect();
+    let is_let_go = |(own, mark): &(&Candidate, &Mark)| own.superblock.is_clean && !mark.is_there;
+    let was_stopped = verdict.superblock.is_clean && accepted.iter().any(is_let_go);
+    let is_older = |index: usize| {
+        let own = (&candidates[index], marks[index]);
+        let is_left_behind = was_stopped && !own.0.superblock.is_clean && own.1.is_there;
+        is_left_behind || accepted.iter().any(|other| knows_of_more(*other, own))
+    };
+    for slot in &mut verdict.slots {
+        verdict.set_aside.extend(slot.take_if(|index| is_older(*index)).map(|index| (index, SetAside::Older)));
     }
 }
 
@@ -81,7 +79,7 @@ mod tests {
     /// The slots of those that are set aside as older.
     fn aside(all: &[Candidate], marks: &[Mark]) -> Vec<u8> {
         let mut verdict = judge(all).unwrap();
-        verdict.set_older_aside(all, &marks.iter().collect::<Vec<_>>());
+        set_aside(&mut verdict, all, &marks.iter().collect::<Vec<_>>());
         let missing: Vec<u8> = verdict.missing().iter().map(|slot| slot.0).collect();
         assert!(verdict.set_aside.iter().all(|(_, reason)| *reason == SetAside::Older));
         assert_eq!(verdict.set_aside.len(), missing.len());

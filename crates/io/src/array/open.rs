@@ -21,7 +21,7 @@ use super::grow::{GrowError, grow};
 use super::judge::{Candidate, SetAside, Verdict, judge};
 use super::logs::{self, OpenedLog};
 use super::new_logs::NewLogs;
-use super::older::Mark;
+use super::older::{self, Mark};
 use super::recover::{recover, recovery_bytes};
 use super::reshape::Unserved;
 use super::sectors::too_large;
@@ -195,7 +195,7 @@ impl<D: Disk> Array<D> {
         let candidates: Vec<Candidate> = members.iter().map(|opened| opened.candidate.clone()).collect();
         let mut verdict = judge(&candidates)?;
         let marks: Vec<&Mark> = members.iter().map(|opened| &opened.mark).collect();
-        verdict.set_older_aside(&candidates, &marks);
+        older::set_aside(&mut verdict, &candidates, &marks);
         let stale = accept_stale(&mut verdict, &candidates, stale)?;
         let found = logs::find(&verdict.superblock, &logs)?;
         verdict.lost_logs = found.lost;

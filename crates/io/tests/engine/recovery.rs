@@ -19,8 +19,6 @@ use crate::intent::{REGION, mirrors, shapes};
 use crate::support::watch::Watch;
 use crate::support::{self, Members, Random, SECTOR, Shape, buf, encoded, images, noise, run, size, write};
 
-/// The members of an array, as they were left.
-
 pub(crate) fn superblock(bytes: &[u8]) -> Superblock {
     let positions = positions(Bytes(bytes.len() as u64)).expect("large enough");
     newest(positions.map(|position| decode(&bytes[size(position)..][..4096]))).expect("a superblock")
