@@ -704,6 +704,16 @@ fn an_array_that_has_lost_more_servers_than_it_survives_is_not_called_degraded()
     server.kill();
 }
 
+/// What is erased takes longer than the marks on them are left alone.
+#[test]
+fn an_array_is_created_on_exports_that_are_slow() {
+    let directory = tempfile::tempdir().unwrap();
+    let slow = |name| nbdkit(directory.path(), name, &["--filter=delay", "memory", "32M", "delay-zero=1"]);
+    let servers = ["one", "two"].map(slow);
+    let arguments = ["create", "--level", "1"].map(PathBuf::from).into_iter();
+    let _ = binary::uraid(arguments.chain(servers.iter().map(|(_, uri)| uri.clone()))).success();
+}
+
 /// Nobody knows yet that the other one's server has gone.
 #[test]
 fn a_member_is_not_failed_when_another_one_has_just_gone() {

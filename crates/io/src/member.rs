@@ -21,6 +21,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -32,6 +33,7 @@ use uraid_layout::Bytes;
 use uraid_nbd::client::Uri;
 
 use crate::buf::Buf;
+use crate::format::Epoch;
 use crate::format::owner::{OWNER_AT, Owner, Testimony};
 use crate::format::superblock::{Allocation, SECTOR_SIZES};
 use crate::signature::{self, Signature};
@@ -43,7 +45,7 @@ pub use inheritance::Inheritance;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::{Access, Wait};
 pub(crate) use owner::{BEAT_EVERY, LEASE, Vacancy, this_process};
-pub use owner::{Stealing, know_oneself};
+pub use owner::{Stealing, know_oneself, this_run};
 
 /// How much is tried out.
 const PROBE_BYTES: u64 = 4096;
@@ -87,6 +89,8 @@ pub struct Member {
     is_device: bool,
     is_in_memory: bool,
     may_stall: bool,
+    /// What it said of the array's exports when it was opened, which holds for its superblock.
+    testimony: OnceLock<Testimony>,
 }
 
 /// What has a member's bytes.
@@ -123,6 +127,7 @@ impl Member {
             is_device: false,
             is_in_memory: false,
             may_stall: false,
+            testimony: OnceLock::new(),
         }
     }
 
@@ -214,6 +219,28 @@ impl Member {
     /// What was where the mark of an owner is when it was opened, if it is an export.
     pub(crate) fn found_mark(&self) -> Option<&[u8]> {
         self.export().map(Export::found)
+    }
+
+    /// Notes that its superblock had this epoch when it was opened, and what it said then of the array's exports.
+    pub(crate) fn note_found(&self, epoch: Epoch, testimony: Testimony) {
+        if let Some(export) = self.export() {
+            export.note_epoch(epoch);
+        }
+        // It is found once.
+        let _ = self.testimony.set(testimony);
+    }
+
+    /// What it said of the array's exports when it was opened.
+    #[must_use]
+    pub fn found_testimony(&self) -> Option<&Testimony> {
+        self.testimony.get()
+    }
+
+    /// Notes that the array was stopped cleanly: nobody need know who had it.
+    pub fn note_stopped(&self) {
+        if let Some(export) = self.export() {
+            export.stopped();
+        }
     }
 
     /// Has an export say what is known to be durable on the array's exports, with the next count of its mark.
@@ -340,6 +367,7 @@ impl Member {
             is_device,
             is_in_memory,
             may_stall,
+            testimony: OnceLock::new(),
         };
         Ok(member)
     }
@@ -358,6 +386,7 @@ impl Member {
             is_device: false,
             is_in_memory: false,
             may_stall: false,
+            testimony: OnceLock::new(),
         })
     }
 

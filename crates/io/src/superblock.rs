@@ -5,6 +5,7 @@ use uraid_layout::{Bytes, SECTOR_BYTES};
 
 use crate::buf::Buf;
 use crate::error::Error;
+use crate::format::owner::{OWNER_AT, OWNER_BYTES};
 use crate::format::superblock::{
     SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, erased, newest, newest_beside, places,
 };
@@ -47,8 +48,8 @@ pub fn mend_other(member: &Member, superblock: &Superblock) -> Result<(), Error>
     Ok(member.sync()?)
 }
 
-/// Overwrites with zeros what other formats, or another array, have at both ends of a member; see [`erased`]. Durable
-/// when it returns; blocks.
+/// Overwrites with zeros what other formats, or another array, have at both ends of a member, see [`erased`], and the
+/// mark of an owner. Durable when it returns; blocks.
 ///
 /// # Errors
 /// When the member fails.
@@ -64,7 +65,8 @@ pub fn erase(member: &Member) -> Result<(), Error> {
         }
         member.sync()?;
     }
-    Ok(())
+    member.write_at(OWNER_AT, &Buf::zeroed(Bytes(OWNER_BYTES as u64)))?;
+    Ok(member.sync()?)
 }
 
 /// Checks that no copy of the superblock, wherever one can be, says that the member is being converted; blocks.

@@ -436,8 +436,11 @@ impl<D: LiveDisk> Reactor<D> {
 
     /// Releases the members, so that others may use them. The array is not used afterwards: that it has no members then
     /// is nobody's failure.
-    pub(crate) fn release(&self) {
+    pub(crate) fn release(&self, is_closed: bool) {
         self.is_released.set(true);
+        if is_closed {
+            slots::note_stopped(&self.engine.borrow());
+        }
         self.engine.borrow_mut().disk_mut().release();
     }
 

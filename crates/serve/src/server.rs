@@ -204,7 +204,7 @@ pub async fn serve<D: LiveDisk>(
     let members = if closed.is_ok() && control.is_handing_over() { reactor.leave_members() } else { Vec::new() };
     // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
     // program.
-    reactor.release();
+    reactor.release(closed.is_ok());
     let metrics = match exporting {
         Some(exporting) => exporting.end().await.filter(|_| control.is_handing_over()),
         None => None,

@@ -1,8 +1,9 @@
 //! Servers of members that are started on older copies of what they had, such as snapshots.
 
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
@@ -53,6 +54,13 @@ fn roll_back(exports: &mut Exports, older: &[u8]) {
     exports.restart(1);
 }
 
+fn is_refused(exports: &Exports) {
+    let refused = Server::refused(&exports.array, &exports.uris, &[]).stderr;
+    assert!(refused.contains("an older copy of this member"), "{refused}");
+    // There is a file with its superblock: that of its server.
+    assert!(!refused.contains("not named"), "{refused}");
+}
+
 /// Nothing on it but its mark tells.
 #[test]
 fn a_member_of_which_an_older_copy_is_served_is_made_anew() {
@@ -88,8 +96,12 @@ fn an_array_does_not_start_with_an_older_copy_of_a_member() {
     let _ = copied.server.stop();
     copied.exports.kill(1);
     roll_back(&mut copied.exports, &copied.older);
-    let refused = Server::refused(&copied.exports.array, &copied.exports.uris, &[]).stderr;
-    assert!(refused.contains("an older copy of this member"), "{refused}");
+    is_refused(&copied.exports);
+    // Whoever goes on without it, and is killed before anything is written, leaves things as they were.
+    for _ in 0..2 {
+        Server::start_members(&copied.exports.array, &copied.exports.uris, &["--degraded"]).kill();
+        is_refused(&copied.exports);
+    }
     copied.server = Server::start_members(&copied.exports.array, &copied.exports.uris, &["--degraded"]);
     assert_same(&read_export(copied.server.uri()), &copied.image, "without it");
     copied.exports.add(1);
@@ -111,8 +123,12 @@ fn an_array_whose_server_was_killed_does_not_start_with_an_older_copy_of_a_membe
         copied.server.kill();
         copied.exports.kill(1);
         roll_back(&mut copied.exports, &copied.older);
-        let refused = Server::refused(&copied.exports.array, &copied.exports.uris, &[]).stderr;
-        assert!(refused.contains("an older copy of this member"), "{refused}");
+        is_refused(&copied.exports);
+        // So does whoever refuses to do anything without it.
+        let arguments = ["rename", "other"].map(PathBuf::from).into_iter();
+        let refused = binary::uraid(arguments.chain(copied.exports.uris.iter().cloned())).code_is(1).stderr;
+        assert!(refused.contains("member 1 is missing"), "{refused}");
+        is_refused(&copied.exports);
         copied.server = Server::start_members(&copied.exports.array, &copied.exports.uris, &["--degraded", "--force"]);
         assert_same(&read_export(copied.server.uri()), &copied.image, "without it");
         copied.exports.add(1);
@@ -150,7 +166,7 @@ fn beat(member: &Path) -> u64 {
 
 /// How far the mark of an export is known to have counted that is durable, by what a member says.
 fn durable_beat(member: &Path, export: usize) -> u64 {
-    u64::from_le_bytes(bytes_at(member, (40 << 10) + 152 + 24 * export as u64 + 16))
+    u64::from_le_bytes(bytes_at(member, (40 << 10) + 936 + 40 * export as u64 + 32))
 }
 
 /// The bits of the first regions, by the same.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Error;
 use uraid_io::array::{Look, OpenError, Patience, look};
+use uraid_io::member::is_uri;
 use uraid_layout::MemberIndex;
 use uraid_serve::text::list;
 use uuid::Uuid;
@@ -36,7 +37,8 @@ pub(super) fn explain(error: Error, named: &[PathBuf], config: Option<&Path>) ->
 
 fn find(missing: &[(MemberIndex, Uuid)], named: &[PathBuf]) -> Vec<(MemberIndex, PathBuf)> {
     let mut found: Vec<(MemberIndex, PathBuf)> = Vec::new();
-    if missing.is_empty() {
+    // A file that is found where exports are members may be what one of them is made of.
+    if missing.is_empty() || named.iter().any(|path| is_uri(path)) {
         return found;
     }
     let mut directories: Vec<&Path> = named.iter().filter_map(|path| path.parent()).collect();

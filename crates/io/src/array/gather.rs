@@ -128,7 +128,8 @@ pub(super) fn gather(
         if may_lack && size < expected {
             return Err(OpenError::Truncated { path, size, expected });
         }
-        let (candidate, mark) = (Candidate { path, superblock }, Mark::of(&member));
+        let mark = Mark::of(&member, superblock.epoch);
+        let candidate = Candidate { path, superblock };
         Ok(Either::Member(Box::new(Opened { member, candidate, size, sector_size, mark })))
     };
     let read = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;

@@ -2,29 +2,45 @@
 //! Where the array went on in the same epoch their superblocks look as they ought to; the owner's marks do not.
 
 use uraid_layout::Bytes;
+use uuid::Uuid;
 
 use super::judge::{Candidate, SetAside, Verdict};
-use crate::format::owner::{OWNER_AT, OWNER_BYTES, Owner, is_one};
+use crate::format::Epoch;
+use crate::format::owner::{Durable, Found, OWNER_AT, OWNER_BYTES, Owner, Testimony, is_one};
 use crate::member::Member;
 
-/// What was found where a member has the mark of an owner.
+/// What a member says of who had it, and of exports.
 #[derive(Clone, Debug, Default)]
 pub struct Mark {
     /// It is an export that somebody used and had not let go of.
-    pub is_there: bool,
-    /// Who. On a file or a device, who said last what is durable on exports.
-    pub owner: Option<Owner>,
+    pub is_used: bool,
+    /// Who had it while its superblock had this epoch, and how far their marks had counted; none if nobody knows.
+    pub runs: Option<Vec<(Uuid, u64)>>,
+    /// What is known of exports.
+    pub testimony: Testimony,
 }
 
 impl Mark {
-    /// Of a member that was opened. May block.
-    pub(super) fn of(member: &Member) -> Self {
+    /// Of a member that was opened, and has a superblock of this epoch. May block.
+    pub(super) fn of(member: &Member, epoch: Epoch) -> Self {
         let found = match member.found_mark() {
             Some(found) => found.to_vec(),
             // It bears no witness if it can't be read here.
             None => member.peek(OWNER_AT, Bytes(OWNER_BYTES as u64)).unwrap_or_default(),
         };
-        Self { is_there: member.is_export() && is_one(&found), owner: Owner::decode(&found) }
+        let mark = Self::read(&found, epoch, member.is_export());
+        member.note_found(epoch, mark.testimony.clone());
+        mark
+    }
+
+    fn read(found: &[u8], epoch: Epoch, is_export: bool) -> Self {
+        let Some(owner) = Owner::decode(found) else {
+            let is_torn = is_export && is_one(found);
+            return Self { is_used: is_torn, runs: (!is_torn).then(Vec::new), testimony: Testimony::default() };
+        };
+        let Found { is_used, runs, .. } = owner.as_found(epoch);
+        let testimony = Some(owner.testimony).filter(|says| says.epoch == epoch).unwrap_or_default();
+        Self { is_used: is_export && is_used, runs: Some(runs), testimony }
     }
 }
 
@@ -37,11 +53,11 @@ impl Mark {
 pub(super) fn set_aside(verdict: &mut Verdict, candidates: &[Candidate], marks: &[&Mark]) {
     let accepted: Vec<(&Candidate, &Mark)> =
         verdict.slots.iter().flatten().map(|&index| (&candidates[index], marks[index])).collect();
-    let is_let_go = |(own, mark): &(&Candidate, &Mark)| own.superblock.is_clean && !mark.is_there;
+    let is_let_go = |(own, mark): &(&Candidate, &Mark)| own.superblock.is_clean && !mark.is_used;
     let was_stopped = verdict.superblock.is_clean && accepted.iter().any(is_let_go);
     let is_older = |index: usize| {
         let own = (&candidates[index], marks[index]);
-        let is_left_behind = was_stopped && !own.0.superblock.is_clean && own.1.is_there;
+        let is_left_behind = was_stopped && !own.0.superblock.is_clean && own.1.is_used;
         is_left_behind || accepted.iter().any(|other| knows_of_more(*other, own))
     };
     for slot in &mut verdict.slots {
@@ -51,17 +67,13 @@ pub(super) fn set_aside(verdict: &mut Verdict, candidates: &[Candidate], marks: 
 
 /// Whether one member says that more was durable on another than is there now.
 fn knows_of_more((one, says): (&Candidate, &Mark), (other, has): (&Candidate, &Mark)) -> bool {
-    let Some(witness) = says.owner.as_ref().filter(|owner| owner.testimony.epoch == one.superblock.epoch) else {
+    let (one, other) = (&one.superblock, &other.superblock);
+    let was_stopped = other.is_clean && !has.is_used && other.epoch == one.epoch;
+    let Some(runs) = has.runs.as_ref().filter(|_| says.testimony.epoch == one.epoch && !was_stopped) else {
         return false;
     };
-    let known = witness.testimony.beats.iter().find(|(member, _)| *member == other.superblock.member);
-    let Some((_, durable)) = known else { return false };
-    match has.owner.as_ref().filter(|owner| owner.run == witness.run) {
-        Some(owner) => owner.beat < *durable,
-        // Another run has it, which found it as it was then, or whoever had it has let go of it; if not, it is of the
-        // time before.
-        None => other.superblock.epoch < one.superblock.epoch,
-    }
+    let is_there = |known: &&Durable| runs.iter().any(|(run, beat)| *run == known.run && *beat >= known.beat);
+    says.testimony.durable.iter().filter(|known| known.member == other.member).any(|known| !is_there(&known))
 }
 
 #[cfg(test)]
@@ -95,7 +107,7 @@ mod tests {
                 candidate.superblock.is_clean = is_clean;
                 candidate.superblock.revision = Revision(u64::from(is_clean));
             }
-            aside(&all, &says.map(|(_, is_there)| Mark { is_there, owner: None }))
+            aside(&all, &says.map(|(_, is_used)| Mark { is_used, ..Mark::default() }))
         };
         let (let_go, stopped, used, file) = ((true, false), (true, true), (false, true), (false, false));
         assert_eq!(aside([let_go, used, let_go, used]), [1, 3]);
@@ -105,40 +117,66 @@ mod tests {
         assert!(aside([used; 4]).is_empty(), "when it used them");
     }
 
-    /// The mark of a run, which has counted so far and knows that of the second member.
-    fn mark(run: u128, beat: u64, testimony: Option<(u64, u64)>) -> Mark {
-        let beats = |beat| vec![(Uuid::from_u128(2), beat)];
-        let testimony = testimony.map(|(epoch, beat)| Testimony { epoch: Epoch(epoch), beats: beats(beat) });
-        let testimony = testimony.unwrap_or_default();
-        let owner = Owner { run: Uuid::from_u128(run), beat, testimony, ..this_process().clone() };
-        Mark { is_there: true, owner: Some(owner) }
+    /// What the mark of a run says, which has counted so far, found this, and knows that of the second member.
+    fn mark(run: u128, beat: u64, found: Option<Found>, known: Option<(u64, u128, u64)>) -> Mark {
+        let durable = |run, beat| Durable { member: Uuid::from_u128(2), run: Uuid::from_u128(run), beat };
+        let says = |(epoch, run, beat)| Testimony { epoch: Epoch(epoch), durable: vec![durable(run, beat)] };
+        let testimony = known.map(says).unwrap_or_default();
+        let owner = Owner { run: Uuid::from_u128(run), beat, testimony, found, ..this_process().clone() };
+        Mark::read(&owner.encode(), Epoch(4), true)
     }
+
+    fn found(epoch: u64, is_used: bool, runs: &[(u128, u64)]) -> Option<Found> {
+        let runs = runs.iter().map(|&(run, beat)| (Uuid::from_u128(run), beat)).collect();
+        Some(Found { epoch: Epoch(epoch), is_used, runs })
+    }
+
+    const RUN: u128 = 70;
 
     #[test]
     fn who_has_less_than_others_know_to_be_durable_is_an_older_copy() {
-        const RUN: u128 = 70;
         /// The second member is this many epochs behind.
-        fn is_older(behind: u64, has: Mark, known: Option<(u64, u64)>) -> bool {
+        fn is_older(behind: u64, has: Mark, known: Option<(u64, u128, u64)>) -> bool {
             let mut all = mirror([&[]; 4]);
             all[1].superblock.epoch.0 -= behind;
             all.iter_mut().for_each(|candidate| candidate.superblock.is_clean = false);
             // One knows, another one is a file that knows nothing, and the last knows only of a former epoch.
-            let marks = [mark(RUN, 50, known), has, Mark::default(), mark(RUN, 51, Some((3, 99)))];
-            let aside = aside(&all, &marks);
+            let file = Mark::read(&[], Epoch(4), false);
+            let aside = aside(&all, &[mark(RUN, 50, None, known), has, file, mark(RUN, 51, None, Some((3, RUN, 99)))]);
             assert!(aside.is_empty() || aside == [1]);
             !aside.is_empty()
         }
-        let known = Some((4, 40));
-        assert!(!is_older(0, mark(RUN, 40, None), known), "it has what was durable");
-        assert!(is_older(0, mark(RUN, 39, None), known));
-        assert!(is_older(1, mark(RUN, 39, None), known));
-        assert!(!is_older(1, mark(RUN, 41, None), known), "a round was cut off");
-        assert!(is_older(1, mark(RUN - 1, 90, None), known), "it is of a former run");
-        assert!(is_older(1, Mark::default(), known), "it is of the time between two runs");
-        assert!(!is_older(0, mark(RUN + 1, 1, None), known), "another run has claimed it since");
-        assert!(!is_older(0, Mark::default(), known), "whoever had it has let go of it");
-        for says_nothing in [None, Some((3, 40)), Some((5, 40))] {
-            assert!(!is_older(0, mark(RUN, 39, None), says_nothing), "what is said is of another epoch");
+        let known = Some((4, RUN, 40));
+        for behind in [0, 1] {
+            assert!(!is_older(behind, mark(RUN, 40, None, None), known), "it has what was durable");
+            assert!(is_older(behind, mark(RUN, 39, None, None), known));
+            assert!(is_older(behind, mark(RUN - 1, 90, None, None), known), "it is of another run");
+            assert!(is_older(behind, Mark::read(&[], Epoch(4), true), known), "it is of the time between two runs");
+            let claimed = |beat| mark(RUN + 2, 1, found(4, true, &[(RUN, beat), (RUN + 1, 7)]), None);
+            assert!(!is_older(behind, claimed(40), known), "others have claimed it since");
+            assert!(is_older(behind, claimed(39), known));
+            let claimed_in_another = mark(RUN + 2, 1, found(3, true, &[(RUN, 40)]), None);
+            assert!(is_older(behind, claimed_in_another, known));
         }
+        let mut torn = this_process().encode();
+        torn[100] ^= 1;
+        assert!(!is_older(0, Mark::read(&torn, Epoch(4), true), known), "nobody knows");
+        for says_nothing in [None, Some((3, RUN, 40)), Some((5, RUN, 40))] {
+            assert!(!is_older(0, mark(RUN, 39, None, None), says_nothing), "what is said is of another epoch");
+        }
+    }
+
+    /// Whoever opens the array again finds what the one before has found.
+    #[test]
+    fn what_was_found_counts_until_something_is_put_on_record() {
+        let old = mark(RUN, 20, None, None);
+        let mut all = mirror([&[]; 4]);
+        all.iter_mut().for_each(|candidate| candidate.superblock.is_clean = true);
+        all[1].superblock.is_clean = false;
+        let with = |found: Option<Found>| mark(RUN + 1, 3, found, None);
+        let let_go = || with(found(4, false, &[]));
+        assert_eq!(aside(&all, &[let_go(), old.clone(), let_go(), let_go()]), [1], "without it, nothing was written");
+        let used = || with(found(3, false, &[]));
+        assert!(aside(&all, &[used(), old, used(), used()]).is_empty(), "of what was there before nothing is left");
     }
 }

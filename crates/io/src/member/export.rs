@@ -16,12 +16,14 @@ use rustix::io::Errno;
 use uraid_layout::Bytes;
 use uraid_nbd::Command;
 use uraid_nbd::client::{Address, Agreed, Connection, Error, Socket, Uri};
+use uuid::Uuid;
 
 use super::error::MemberError;
 use super::lock::Access;
-use super::owner::{self, LEASE, Vacancy};
+use super::owner::{self, LEASE, Vacancy, this_process};
 use crate::disk::Claim;
-use crate::format::owner::{OWNER_AT, OWNER_BYTES, Testimony};
+use crate::format::Epoch;
+use crate::format::owner::{Found, OWNER_AT, OWNER_BYTES, Owner, Testimony, is_one};
 use crate::format::superblock::SECTOR_SIZES;
 
 /// How long connecting and each blocking call may take.
@@ -55,8 +57,11 @@ pub(crate) struct Export {
     flushed_beat: AtomicU64,
     /// What was where the mark is when it was opened, if it has room for one.
     found: Vec<u8>,
-    /// What this process's mark is to say of the array's exports.
+    /// What this process's mark is to say of the array's exports, and of what was there before.
     testimony: Mutex<Testimony>,
+    before: Mutex<Option<Found>>,
+    /// The array was stopped cleanly.
+    is_stopped: AtomicBool,
     /// When the server last showed this process's mark, to a disk that looks for it.
     heard: Mutex<Option<Instant>>,
 }
@@ -104,8 +109,9 @@ impl Export {
             None => Vec::new(),
         };
         let (connection, claim) = (Mutex::new(Some(connection)), Mutex::new(vacancy.map(Claim::new)));
-        let [is_cut_off, is_robbed] = [(); 2].map(|()| AtomicBool::new(false));
-        let (flushed_beat, testimony, heard) = (AtomicU64::new(0), Mutex::default(), Mutex::new(None));
+        let [is_cut_off, is_robbed, is_stopped] = [(); 3].map(|()| AtomicBool::new(false));
+        let (flushed_beat, testimony, before, heard) =
+            (AtomicU64::new(0), Mutex::default(), Mutex::default(), Mutex::new(None));
         Ok(Self {
             uri,
             agreed,
@@ -117,6 +123,8 @@ impl Export {
             flushed_beat,
             found,
             testimony,
+            before,
+            is_stopped,
             heard,
         })
     }
@@ -176,14 +184,15 @@ impl Export {
 
     /// Lets go of the export: nobody has to wait for this process.
     fn let_go(&self) {
-        let has_marked = self.take_claim().is_some_and(|claim| claim.has_marked());
-        if !has_marked || self.check_own().is_err() || self.is_cut_off() {
+        let Some(claim) = self.take_claim().filter(Claim::has_marked) else { return };
+        if self.check_own().is_err() || self.is_cut_off() {
             return;
         }
+        let left = self.left(claim.beat());
         let connection = self.held().take();
         let Ok(mut connection) = connection.map_or_else(|| connect(&self.uri, FAREWELL_MAX), Ok) else { return };
         connection.stream().set_deadline(Some(Instant::now() + FAREWELL_MAX));
-        match connection.write_at(OWNER_AT.0, &[0; OWNER_BYTES]) {
+        match connection.write_at(OWNER_AT.0, &left) {
             Ok(()) => *self.held() = Some(connection),
             Err(error) => tracing::warn!(%error, "whoever uses an export next has to wait"),
         }
@@ -199,9 +208,44 @@ impl Export {
         &self.found
     }
 
-    /// What this process's mark is to say of the array's exports.
-    pub(crate) fn testimony(&self) -> Testimony {
-        self.testimony.lock().expect("nobody panics with it").clone()
+    /// Notes that the member's superblock had this epoch when it was opened: what else was found goes on counting as
+    /// long as it has.
+    pub(super) fn note_epoch(&self, epoch: Epoch) {
+        let owner = Owner::decode(&self.found);
+        let torn = || Found { epoch, is_used: is_one(&self.found), runs: Vec::new() };
+        let found = owner.as_ref().map_or_else(torn, |owner| owner.as_found(epoch));
+        *self.before.lock().expect("nobody panics with it") = Some(found);
+        if let Some(owner) = owner.filter(|owner| owner.testimony.epoch == epoch) {
+            self.testify(&owner.testimony);
+        }
+    }
+
+    /// This process's mark, when it has counted so far.
+    pub(crate) fn mark(&self, beat: u64) -> Owner {
+        let testimony = self.testimony.lock().expect("nobody panics with it").clone();
+        let before = self.before.lock().expect("nobody panics with it").clone();
+        // What was put on record since says more.
+        let found = before.filter(|found| testimony.epoch <= found.epoch);
+        Owner { beat, testimony, found, ..this_process().clone() }
+    }
+
+    /// What is left on the export when this process lets go of it, whose mark has counted so far. Nothing need be known
+    /// of an array that was stopped cleanly, or is being made.
+    fn left(&self, beat: u64) -> [u8; OWNER_BYTES] {
+        let mark = self.mark(beat);
+        let is_known = mark.found.is_some() || mark.testimony != Testimony::default();
+        if self.is_stopped.load(Ordering::Relaxed) || !is_known {
+            return [0; OWNER_BYTES];
+        }
+        let epoch = mark.found.as_ref().map_or(mark.testimony.epoch, |found| found.epoch);
+        let is_used = mark.found.as_ref().is_some_and(|found| found.is_used);
+        let found = Some(Found { is_used, ..mark.as_found(epoch) });
+        Owner { run: Uuid::nil(), found, ..mark }.encode()
+    }
+
+    /// Notes that the array was stopped cleanly.
+    pub(super) fn stopped(&self) {
+        self.is_stopped.store(true, Ordering::Relaxed);
     }
 
     /// Has the mark say that from its next count on.

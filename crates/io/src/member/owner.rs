@@ -108,15 +108,17 @@ pub(super) fn find_vacancy(
     Ok(Vacancy { beat: own_beat(&now), found: now, settling: CLAIM_TIME })
 }
 
-/// How far the mark of this process has counted, by what these bytes say; 0 if they are not its mark.
+/// How far the mark of this process has counted, by what these bytes say; 0 if they say nothing of it.
 fn own_beat(bytes: &[u8]) -> u64 {
-    Owner::decode(bytes).filter(|owner| owner.run == this_process().run).map_or(0, |owner| owner.beat)
+    let own = this_process().run;
+    let runs = Owner::decode(bytes).map_or_else(Vec::new, |owner| owner.runs(None));
+    runs.into_iter().rev().find(|(run, _)| *run == own).map_or(0, |(_, beat)| beat)
 }
 
 /// Whether nobody is there any more by what these bytes say, or this process itself.
 fn is_vacant(bytes: &[u8]) -> bool {
     let own = this_process();
-    let is_gone = |owner: &Owner| owner.run == own.run || has_ended(owner, own);
+    let is_gone = |owner: &Owner| owner.run.is_nil() || owner.run == own.run || has_ended(owner, own);
     !owner::is_one(bytes) || Owner::decode(bytes).as_ref().is_some_and(is_gone)
 }
 
@@ -152,8 +154,15 @@ pub(crate) fn this_process() -> &'static Owner {
             process: std::process::id(),
             namespace: namespace.unwrap_or_default(),
             testimony: Testimony::default(),
+            found: None,
         }
     })
+}
+
+/// How marks call this run of the program.
+#[must_use]
+pub fn this_run() -> Uuid {
+    this_process().run
 }
 
 /// Has a process know who it is, before it gives up its view of the system.

@@ -11,7 +11,7 @@ use tokio::sync::MutexGuard;
 use tokio::task::{JoinHandle, spawn_blocking};
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin, unmake};
 use uraid_io::engine::{Command, Joining, Replacement};
-use uraid_io::format::owner::Testimony;
+use uraid_io::format::owner::{Durable, Testimony};
 use uraid_io::format::superblock::Superblock;
 use uraid_io::member::{self, Access, Member};
 use uraid_io::superblock;
@@ -197,9 +197,8 @@ impl<D: LiveDisk> Members<D> {
         if engine.check_changes().is_err() || !present.iter().any(|(_, member)| member.is_export()) {
             return;
         }
-        let exports = present.iter().filter(|(_, member)| member.is_export());
-        let beats = exports.map(|(uuid, member)| (*uuid, member.flushed_beat())).collect();
-        let testimony = Testimony { epoch: superblock.epoch, beats };
+        let durable = durable(&present, &superblock);
+        let testimony = Testimony { epoch: superblock.epoch, durable };
         let mut told = self.told.borrow_mut();
         told.retain(|uuid, _| present.iter().any(|(other, _)| other == uuid));
         for (uuid, member) in present {
@@ -303,4 +302,23 @@ impl<D: LiveDisk> Members<D> {
     pub(crate) fn replacement(&self) -> Option<(Replacement, description::Member)> {
         slots::replacement(&self.reactor.engine.borrow())
     }
+}
+
+/// What is known to be durable on the array's exports: on those that are there by what was flushed, and on others,
+/// which are missing and not on record as such, by what members said when the array was opened.
+fn durable(present: &[(Uuid, Arc<Member>)], superblock: &Superblock) -> Vec<Durable> {
+    let exports = present.iter().filter(|(_, member)| member.is_export());
+    let run = member::this_run();
+    let mut durable: Vec<Durable> =
+        exports.map(|(uuid, member)| Durable { member: *uuid, run, beat: member.flushed_beat() }).collect();
+    let is_missing = |known: &&Durable| present.iter().all(|(uuid, _)| *uuid != known.member);
+    let found = present.iter().filter_map(|(_, member)| member.found_testimony());
+    let found = found.filter(|found| found.epoch == superblock.epoch).flat_map(|found| &found.durable);
+    for known in found.filter(is_missing) {
+        match durable.iter_mut().find(|other| (other.member, other.run) == (known.member, known.run)) {
+            Some(other) => other.beat = other.beat.max(known.beat),
+            None => durable.push(*known),
+        }
+    }
+    durable
 }

@@ -29,3 +29,14 @@ pub(super) fn present_paths<D: LiveDisk, T>(engine: &Engine<D, T>) -> Vec<(Membe
     let path = |slot: MemberIndex| Some(engine.disk().members().get(slot.index())?.as_ref()?.path().to_owned());
     slots.iter().filter_map(|slot| Some((slot, path(slot)?))).collect()
 }
+
+/// Notes on members of an array that was stopped cleanly that nobody need know who had them; not where one is missing,
+/// and not on record as such.
+pub(super) fn note_stopped<D: LiveDisk, T>(engine: &Engine<D, T>) {
+    let superblock = engine.superblock();
+    let is_unrecorded =
+        |slot: MemberIndex| superblock.slots.get(slot.index()).is_none_or(|slot| slot.state.is_written());
+    if superblock.is_clean && !engine.missing().iter().any(is_unrecorded) {
+        engine.disk().members().iter().flatten().for_each(|member| member.note_stopped());
+    }
+}

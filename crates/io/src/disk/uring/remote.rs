@@ -247,7 +247,7 @@ impl Remote {
             tracing::warn!(member = %self.member.path().display(), %errno, "the mark of its owner can't be kept");
         }
         let export = self.member.export().expect("it is one");
-        let next = guard.ended(error.is_none(), || export.testimony());
+        let next = guard.ended(error.is_none(), |beat| export.mark(beat));
         if guard.take_news() {
             export.note_heard();
         }

@@ -4,11 +4,12 @@ use uraid_layout::Bytes;
 
 use super::areas::{Area, HEAD_STEP, SUPERBLOCK_BYTES, places};
 use super::content::{Superblock, SuperblockError};
+use crate::format::owner::{OWNER_AT, OWNER_BYTES};
 
 /// What a new member of this size gets zeros in: first where the superblocks are, so that a former array does without
 /// the member before it loses anything else; then, when that is durable, the first MiB and everything from the tail on,
 /// where other formats have what they are known by. What is left after the last whole `step` can't be written directly,
-/// and holds no signature.
+/// and holds no signature. The [owner's mark](crate::format::owner) is somebody's who may be using the member.
 ///
 /// # Panics
 /// When the size is below [`MEMBER_MIN`](super::areas::MEMBER_MIN).
@@ -17,7 +18,10 @@ pub(crate) fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
     let places @ [.., tail] = places(size).expect("a member is not below the smallest size");
     let copies = places.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) });
     let last = Area { offset: tail, size: Bytes((size.0 - tail.0) / step.0 * step.0) };
-    [copies.into(), vec![Area { offset: Bytes(0), size: HEAD_STEP }, last]]
+    let until_mark = Area { offset: Bytes(0), size: OWNER_AT };
+    let after = Bytes(OWNER_AT.0 + OWNER_BYTES as u64);
+    let after_mark = Area { offset: after, size: Bytes(HEAD_STEP.0 - after.0) };
+    [copies.into(), vec![until_mark, after_mark, last]]
 }
 
 /// The copy that counts beside some that can't be read; none where one of those may be newer. Each version is written

@@ -11,7 +11,7 @@ use uraid_layout::{Bytes, MemberIndex};
 
 use super::super::super::{DiskOp, OpKind, Segments};
 use crate::buf::Buf;
-use crate::format::owner::{OWNER_AT, OWNER_BYTES, Owner, Testimony, is_one};
+use crate::format::owner::{OWNER_AT, OWNER_BYTES, Owner, is_one};
 use crate::member::{BEAT_EVERY, LEASE, Vacancy, this_process};
 
 /// The tag of its operations, which nobody else's has.
@@ -78,6 +78,11 @@ impl Claim {
     /// the export still.
     pub(crate) fn has_marked(&self) -> bool {
         self.beat > self.beat_found
+    }
+
+    /// How far the own mark has counted.
+    pub(crate) fn beat(&self) -> u64 {
+        self.beat
     }
 
     /// Whether another process has the export.
@@ -148,15 +153,15 @@ impl Guard {
         Some(op(OpKind::Read, Segments::from_iter([self.block.lease_write(0..OWNER_BYTES)])))
     }
 
-    /// Takes in how it ended; what is to be asked next, if that is at once. The mark says what `testify` returns.
-    pub(super) fn ended(&mut self, is_well: bool, testify: impl FnOnce() -> Testimony) -> Option<DiskOp> {
+    /// Takes in how it ended; what is to be asked next, if that is at once. `mark` makes the mark for a count.
+    pub(super) fn ended(&mut self, is_well: bool, mark: impl FnOnce(u64) -> Owner) -> Option<DiskOp> {
         let (step, began) = self.under_way.take().expect("one was begun");
         if !is_well {
             self.due = now() + BEAT_EVERY;
             return None;
         }
         match step {
-            Step::Look => self.look(began, testify),
+            Step::Look => self.look(began, mark),
             Step::Mark => {
                 self.claim.beat_taken = self.claim.beat;
                 self.claim.marked.get_or_insert_with(now);
@@ -167,7 +172,7 @@ impl Guard {
     }
 
     /// Takes in what a look that began then has found.
-    fn look(&mut self, began: Duration, testify: impl FnOnce() -> Testimony) -> Option<DiskOp> {
+    fn look(&mut self, began: Duration, mark: impl FnOnce(u64) -> Owner) -> Option<DiskOp> {
         let (found, owner) = (self.block.as_ref(), self.found());
         let is_own = owner.as_ref().is_some_and(|owner| owner.run == this_process().run);
         // Who enters may find that the one before has left.
@@ -193,8 +198,7 @@ impl Guard {
             return None;
         }
         self.claim.beat += 1;
-        let mark = Owner { beat: self.claim.beat, testimony: testify(), ..this_process().clone() }.encode();
-        self.block.as_mut().copy_from_slice(&mark);
+        self.block.as_mut().copy_from_slice(&mark(self.claim.beat).encode());
         self.under_way = Some((Step::Mark, now()));
         Some(op(OpKind::Write, Segments::from_iter([self.block.lease_read(0..OWNER_BYTES)])))
     }
@@ -228,6 +232,10 @@ mod tests {
 
     const NOBODY: [u8; OWNER_BYTES] = [0; OWNER_BYTES];
 
+    fn own_mark(beat: u64) -> Owner {
+        Owner { beat, ..this_process().clone() }
+    }
+
     fn entering(settling: Duration) -> Guard {
         Guard::new(Claim::new(Vacancy { found: NOBODY.to_vec(), beat: 0, settling }))
     }
@@ -239,14 +247,14 @@ mod tests {
         assert_eq!(asked.kind, OpKind::Read);
         drop(asked);
         guard.block.as_mut().copy_from_slice(found);
-        guard.ended(true, Testimony::default)
+        guard.ended(true, own_mark)
     }
 
     /// Has the mark written that is asked for; what is on the export then.
     fn mark(guard: &mut Guard, asked: Option<DiskOp>) -> Vec<u8> {
         assert_eq!(asked.expect("the mark is to be written").kind, OpKind::Write);
         let written = guard.block.as_ref().to_vec();
-        assert!(guard.ended(true, Testimony::default).is_none());
+        assert!(guard.ended(true, own_mark).is_none());
         written
     }
 
@@ -320,7 +328,7 @@ mod tests {
         let (mut guard, _) = holding();
         let older = Owner { beat: 0, ..this_process().clone() }.encode();
         assert!(look(&mut guard, &older).is_some());
-        assert!(guard.ended(true, Testimony::default).is_none());
+        assert!(guard.ended(true, own_mark).is_none());
         let mut torn = others();
         torn[100] ^= 1;
         assert!(look(&mut guard, &torn).is_none());
