@@ -409,6 +409,23 @@ fn a_signal_ends_a_server_that_waits_for_the_program_alone() {
     assert!(said.contains("not waited for any longer"), "{said}");
 }
 
+/// The second of two signals is not lost while the first one still waits for a client.
+#[test]
+fn a_second_signal_ends_a_stop_before_the_program_does() {
+    let array = Array::create(&shape::raid5_of_3());
+    let hook = array.path("hook");
+    std::fs::write(&hook, "#!/bin/sh\n[ \"$1\" = stopped ] && exec sleep 1000\nexit 0\n").unwrap();
+    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let options = ["--on-event", hook.to_str().unwrap(), "--drain", "eshutdown", "--stop-deadline", "3s"];
+    let server = Server::start_members(&array, array.members(), &options);
+    let _stays = server.connect();
+    server.signal(Signal::TERM);
+    let _ = until(&array, "it is being stopped", |status| !status["stopping"].is_null());
+    server.signal(Signal::TERM);
+    let said = server.end().success().stderr;
+    assert!(said.contains("not waited for any longer"), "{said}");
+}
+
 #[test]
 fn a_log_in_json_is_an_object_a_line() {
     let array = Array::create(&shape::raid1_of_2());

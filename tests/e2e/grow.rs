@@ -1,11 +1,13 @@
 //! Growing an array while it is served: clients go on, and those that connect afterwards see what is new.
 
 use std::fs::File;
+use std::time::Duration;
 
 use uraid_tests::array::Array;
 use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export};
 use uraid_tests::nbd::Client;
+use uraid_tests::process::Process;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
@@ -118,5 +120,28 @@ fn growth_is_an_event_and_the_list_has_the_size() {
     assert!(size > before, "{before}, then {size}");
     let listed = binary::uraid(["list", "--json", array.members()[0].to_str().unwrap()]).success().json();
     assert!(listed.to_string().contains(&format!("\"size_bytes\":{size}")), "{size}: {listed:#}");
+    let _ = server.stop();
+}
+
+/// What limits a rebuild does so in an array that has grown, too.
+#[test]
+fn limits_hold_after_growth() {
+    let array = Array::create(&shape::raid5_of_3());
+    let server = Server::start(&array);
+    let mut random = Random::new(7);
+    server.connect().write(0, &random.bytes(4 << 20));
+    let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
+    enlarge(&array, MORE);
+    let _ = ask(&array, &["grow"]).success();
+    assert_eq!(status(&array)["limits"]["rebuild_bytes_per_second"], 64 << 10);
+    let _ = ask(&array, &["fail", "1"]).success();
+    let new = array.path("new");
+    let _ = ask(&array, &["add", "--size", "32M", new.to_str().unwrap()]).success();
+    let mut waiting = binary::command();
+    waiting.args(["wait", "--socket"]).arg(array.socket());
+    let mut waiting = Process::start(waiting);
+    assert!(!waiting.has_ended(Duration::from_secs(1)).unwrap(), "it takes half a minute at that rate");
+    let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
+    let _ = waiting.finish(Duration::from_secs(60)).success();
     let _ = server.stop();
 }

@@ -99,8 +99,8 @@ fn a_service_manager_hands_over_several_sockets() {
     rustix::io::fcntl_setfd(&tcp, FdFlags::empty()).unwrap();
     let activated = |count: usize, options: &[&str]| {
         let (first, second) = (unix.as_raw_fd(), tcp.as_raw_fd());
-        // Neither is overwritten before it is copied.
-        let copy = format!("exec 13<&{first} 14<&{second}; exec 3<&13 4<&14");
+        // Neither is overwritten before it is copied: bash takes numbers that are free.
+        let copy = format!("exec {{a}}<&{first} {{b}}<&{second}; exec 3<&$a 4<&$b");
         let mut command = Command::new("bash");
         command.args(["-c", &format!("{copy}; LISTEN_PID=$$ LISTEN_FDS={count} exec \"$@\""), "bash"]);
         command.arg(binary::path()).arg("serve").args(options).args(array.members());

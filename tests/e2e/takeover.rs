@@ -2,15 +2,17 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
+use serde_json::json;
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary::command;
 use uraid_tests::image::Random;
@@ -34,7 +36,10 @@ const FIO_TIME_MAX: Duration = Duration::from_secs(120);
 fn take_over(array: &Array, before: Server, options: &[&str]) -> (Server, Output) {
     let options = [&["--takeover"], options].concat();
     let server = Server::start_members(array, array.members(), &options);
-    (server, before.end().success())
+    let ended = before.end().success();
+    // What it said of one that it had taken over from itself.
+    assert!(!ended.stderr.contains("not stopped cleanly"), "{}", ended.stderr);
+    (server, ended)
 }
 
 #[test]
@@ -289,7 +294,13 @@ fn a_new_address_that_is_in_use_is_found_while_the_running_server_goes_on() {
     assert_eq!(last.line_after("metrics at http://"), format!("{metrics}/metrics"));
     let _ = client("nbdinfo", ["--size", &also]).success();
     connected.flush();
-    let _ = last.stop();
+    // Nobody listens any more where the next server is not to be reached.
+    let (without, _) = take_over(&array, last, &[]);
+    for gone in [address, metrics] {
+        assert!(TcpStream::connect(gone).is_err(), "{gone}");
+    }
+    connected.flush();
+    let _ = without.stop();
 }
 
 #[test]
@@ -337,21 +348,31 @@ fn who_asks_and_does_not_take_over_is_told_of_as_that() {
 
 #[test]
 fn a_client_that_stalls_is_named_when_it_is_disconnected() {
-    let array = Array::create(&shape::raid1_of_2());
-    let server = Server::start_members(&array, array.members(), &["--stop-deadline", "1s"]);
+    for threads in ["0", "2"] {
+        let array = Array::create(&shape::raid1_of_2());
+        let options = ["--stop-deadline", "3s", "--connection-threads", threads];
+        stall(&array, Server::start_members(&array, array.members(), &options));
+    }
+}
+
+fn stall(array: &Array, server: Server) {
+    let began = Instant::now();
     let mut fast = server.connect();
     let mut stalled = server.connect();
     // What comes with a request that is answered has been read.
     let begun = [request(Command::Flush, 1, 0, 0), request(Command::Write, 2, 0, 4096)].concat();
     stalled.stream().write_all(&[&begun[..], b"the beginning"].concat()).unwrap();
     assert_eq!(stalled.reply().unwrap().cookie, 1);
-    let (next, ended) = take_over(&array, server, &[]);
+    let (next, ended) = take_over(array, server, &[]);
+    assert!(began.elapsed() < Duration::from_secs(30), "that long is the deadline unless it is set");
     let named = format!("process {}", std::process::id());
     let told = ended.stderr.lines().find(|line| line.contains("did not end its requests in time"));
     assert!(told.is_some_and(|line| line.contains(&named)), "{}", ended.stderr);
     assert!(stalled.reply().is_err());
     fast.flush();
-    let _ = next.stop();
+    next.signal(Signal::TERM);
+    let said = next.end().success().stderr;
+    assert!(said.contains("waiting for the running server: it finishes what clients have asked for"), "{said}");
 }
 
 #[test]
@@ -461,4 +482,125 @@ fn the_control_socket_has_to_be_known() {
     serving.args(["serve", "--takeover", "--listen", "127.0.0.1:0"]).args(array.members());
     let refused = run(serving).code_is(2);
     assert!(refused.stderr.contains("name that with --control"), "{}", refused.stderr);
+}
+
+/// The sockets that go along are open to whom the next server lets in, and to nobody else.
+#[test]
+fn users_are_let_in_by_the_next_server() {
+    let array = Array::create(&shape::raid1_of_2());
+    let mut server = Server::start(&array);
+    let mut connected = server.connect();
+    for (options, mode) in [(&["--allow-uid", "1000"][..], 0o666), (&[], 0o600)] {
+        (server, _) = take_over(&array, server, options);
+        assert_eq!(array.socket().metadata().unwrap().permissions().mode() & 0o777, mode, "{options:?}");
+        connected.flush();
+    }
+    let _ = server.stop();
+}
+
+/// A Unix socket that is new comes before the address that was there, as at any start.
+#[test]
+fn a_unix_socket_that_is_new_is_the_first_place() {
+    let array = Array::create(&shape::raid1_of_2());
+    let control = array.path("own.ctl");
+    let options = ["--listen", "127.0.0.1:0", "--control", control.to_str().unwrap()];
+    let server = Server::start_members(&array, array.members(), &options);
+    let address = server.uri().strip_prefix("nbd://").unwrap().split('/').next().unwrap().to_owned();
+    let socket = array.socket();
+    let options = ["--socket", socket.to_str().unwrap(), "--listen", &address, "--control", options[3]];
+    let (server, _) = take_over(&array, server, &options);
+    assert!(server.uri().starts_with("nbd+unix:"), "{}", server.uri());
+    assert!(server.line_after("  also ").contains(&address));
+    server.connect().flush();
+    let _ = server.stop();
+}
+
+/// What the next server limits holds for the clients that come along.
+#[test]
+fn clients_that_go_on_keep_the_limits_of_the_next_server() {
+    for threads in ["0", "2"] {
+        let array = Array::create(&shape::raid1_of_2());
+        let server = Server::start_members(&array, array.members(), &["--connection-threads", threads]);
+        let mut clients = [server.connect(), server.connect(), server.connect()];
+        let options = ["--max-connections", "2", "--client-iops-limit", "1", "--connection-threads", threads];
+        let (server, _) = take_over(&array, server, &options);
+        let now = until(&array, "one too many", |status| status["clients"] == 2);
+        assert_eq!(now["clients_max"], 2);
+        // A flush does not wait for a limit.
+        let gone: Vec<bool> = clients.iter_mut().map(is_disconnected).collect();
+        assert_eq!(gone.iter().filter(|gone| **gone).count(), 1, "{gone:?}");
+        let stays = &mut clients[gone.iter().position(|gone| !gone).unwrap()];
+        for part in 0..16 {
+            let _ = stays.submit(Command::Write, part * 4096, 4096, &[7; 4096]).unwrap();
+        }
+        let done = status(&array)["requests"]["writes"].as_u64().unwrap();
+        assert!(done < 16, "all writes are done at once");
+        let _ = ask(&array, &["set", "--client-iops-limit", "none"]).success();
+        (0..16).for_each(|_| assert_eq!(stays.reply().unwrap().error, 0));
+        let _ = server.stop();
+    }
+}
+
+/// While a server is being stopped, nobody can take over what is left of it.
+#[test]
+fn a_server_that_is_being_stopped_hands_nothing_over() {
+    let array = Array::create(&shape::raid1_of_2());
+    // It waits for its clients to leave.
+    let server = Server::start_members(&array, array.members(), &["--drain", "eshutdown"]);
+    let stays = server.connect();
+    server.signal(Signal::TERM);
+    let _ = until(&array, "it is being stopped", |status| !status["stopping"].is_null());
+    let refused = Server::refused(&array, array.members(), &["--takeover"]);
+    assert!(refused.stderr.contains("it is being stopped already"), "{}", refused.stderr);
+    let refused = ask(&array, &["set", "--scrub-limit", "1M"]).code_is(1).stderr;
+    assert!(refused.contains("the server is stopping for "), "{refused}");
+    stays.disconnect();
+    let _ = server.end().success();
+}
+
+/// Two blocks of a row are rotten, and a client has written one of them: only the running server has that, which goes
+/// on.
+#[test]
+fn a_takeover_that_would_lose_content_is_refused() {
+    let array = Array::planned(&shape::raid5_of_5_left_symmetric());
+    // The log is too small for a journal.
+    let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32", "--log-size", "512K"]).success();
+    let stripe = 4 * array.shape.chunk_bytes();
+    let server = Server::start(&array);
+    server.connect().write(0, &Random::new(22).bytes(stripe));
+    let _ = server.stop();
+    let said = array.examine();
+    for slot in [0, 1] {
+        let file = File::options().write(true).open(&array.members()[slot]).unwrap();
+        file.write_all_at(&[7; 4096], said["members"][slot]["data_offset"].as_u64().unwrap()).unwrap();
+    }
+    let server = Server::start(&array);
+    let mut client = server.connect();
+    client.write(0, &[9; 4096]);
+    assert_ne!(client.call(Command::Flush, 0, 0, &[]).error, 0);
+    let refused = Server::refused(&array, array.members(), &["--takeover"]);
+    assert!(refused.stderr.contains("are only in memory"), "{}", refused.stderr);
+    assert_eq!(client.read(0, 4096), [9; 4096], "it is still there");
+    client.write(0, &vec![8; stripe]);
+    client.flush();
+    let (server, _) = take_over(&array, server, &[]);
+    assert_eq!(client.read(0, stripe), vec![8; stripe]);
+    let _ = server.stop();
+}
+
+/// A member that the running server gives up as it stops is named where people look by then.
+#[test]
+fn a_member_that_fails_meanwhile_is_named_by_the_next_server() {
+    let array = Array::create(&shape::raid5_of_3());
+    let server = Server::start(&array);
+    let mut client = server.connect();
+    client.write(0, b"on two of them");
+    std::fs::remove_file(&array.members()[1]).unwrap();
+    let next = Server::start_members(&array, &array.without(&[1]), &["--takeover", "--degraded"]);
+    let _ = server.end().success();
+    assert_eq!(client.read(0, 14), b"on two of them");
+    assert_eq!(status(&array)["health"]["missing"], json!([1]));
+    next.signal(Signal::TERM);
+    let said = next.end().success().stderr;
+    assert!(said.contains("member 1 failed while the running server stopped"), "{said}");
 }

@@ -258,6 +258,23 @@ fn a_stop_that_waits_for_room_says_what_it_waits_for() {
     let _ = server.stop();
 }
 
+/// A stop that nobody insists on ends, too, after half a minute in which nothing moves.
+#[test]
+fn a_stop_on_a_full_file_system_does_not_wait_for_ever() {
+    let (tmpfs, array) = on_small_tmpfs(&shape::raid0_of_4());
+    let server = Server::start_members(&array, array.members(), &["--cache-size", "64M", "--write-deadline", "1s"]);
+    tmpfs.fill();
+    server.connect().write(0, &Random::new(3).bytes(HALF_STRIPE));
+    let _ = until(&array, "nobody waits", |now| state(now) == "stalled");
+    server.signal(Signal::TERM);
+    let said = server.end_within(CLIENT_TIME_MAX).code_is(1).stderr;
+    for part in ["gave up waiting for ", "which has no room", "that clients have written is lost"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    tmpfs.make_room();
+    let _ = Server::start(&array).stop();
+}
+
 /// A stop that is insisted on ends although there never is room. It says what is lost: nothing that was flushed.
 #[test]
 fn a_stop_by_force_on_a_full_file_system_loses_only_what_was_not_flushed() {

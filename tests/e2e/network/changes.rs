@@ -12,11 +12,11 @@ use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::process::Output;
 use uraid_tests::shape::{self, MEMBER_BYTES};
 
-/// Where an export has its owner's mark, and how long that is, by the description of the format.
-const MARK: std::ops::Range<usize> = 40 << 10..44 << 10;
+/// Where the mark on an export says who has it, by the description of the format.
+const RUN: std::ops::Range<usize> = (40 << 10) + 16..(40 << 10) + 32;
 
 fn is_marked(member: &Path) -> bool {
-    std::fs::read(member).unwrap()[MARK].iter().any(|&byte| byte != 0)
+    std::fs::read(member).unwrap()[RUN].iter().any(|&byte| byte != 0)
 }
 
 /// Runs a command on an array that is not served, with these words before its members.

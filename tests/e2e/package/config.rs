@@ -152,6 +152,8 @@ fn what_is_set_is_kept_in_the_file_that_keeps_the_rest() {
     let server = Server::start(&array);
     let without = set(&["--max-errors", "5", "--persist"]).code_is(2);
     assert!(without.stderr.contains("has no configuration file"), "{}", without.stderr);
+    let _ = set(&["--scrub-limit", "5M", "--persist"]).code_is(2);
+    assert_eq!(status(&array)["limits"]["scrub_bytes_per_second"], Value::Null, "what can't be kept is not set");
     let _ = server.stop();
 }
 
@@ -224,5 +226,37 @@ fn a_copy_that_is_cut_off_starts_with_the_file_that_names_both() {
     let server = Server::spawn(serve(&array, &both, &[]), array.socket()).unwrap();
     assert_eq!(status(&array)["members"][1]["path"], new);
     assert_same(&read_export(server.uri()), &image, "on the copy");
+    let _ = server.stop();
+}
+
+/// Everything that can be set and kept is in the file, in the words of a file, and the next start takes it.
+#[test]
+fn every_setting_is_kept() {
+    let array = Array::create(&shape::raid5_of_3());
+    let rest = members(&array) + &format!("socket = {:?}\n", array.socket());
+    let server = Server::spawn(serve(&array, &rest, &[]), array.socket()).unwrap();
+    let settings = [
+        ("rebuild-limit", "1048576"),
+        ("scrub-limit", "2097152"),
+        ("reshape-limit", "3145728"),
+        ("client-limit", "4194304"),
+        ("client-iops-limit", "500"),
+        ("cache", "writethrough"),
+        ("read-deadline", "7s"),
+        ("write-deadline", "off"),
+        ("max-errors", "off"),
+        ("rejoin-after", "3s"),
+        ("hedge", "off"),
+    ];
+    let options = settings.map(|(key, value)| [format!("--{key}"), value.to_owned()]).concat();
+    let words: Vec<&str> = ["set", "--persist"].into_iter().chain(options.iter().map(String::as_str)).collect();
+    let _ = ask(&array, &words).success();
+    let kept: String = settings.iter().map(|(key, value)| format!("{key} = {value:?}\n")).collect();
+    let now = fs::read_to_string(array.path("array.toml")).unwrap();
+    assert_eq!(now, rest + &kept);
+    let limits = status(&array)["limits"].clone();
+    let _ = server.stop();
+    let server = Server::spawn(serve(&array, &now, &[]), array.socket()).unwrap();
+    assert_eq!(status(&array)["limits"], limits);
     let _ = server.stop();
 }

@@ -1,14 +1,22 @@
 //! SIGHUP: the file is read again, and only what has changed in it is touched.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Instant;
 
 use rustix::process::Signal;
+use serde_json::Value;
+use uraid_tests::array::Array;
 use uraid_tests::nbd::Client;
 use uraid_tests::process::Process;
 use uraid_tests::run::client;
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, MEMBER_BYTES};
 
-use super::{Several, stop};
+use super::{PATIENCE, Several, stop};
 use crate::tls::Certified;
 
 /// Has the server read a new text; returns what it told the service manager until that was done.
@@ -20,6 +28,22 @@ fn reload(several: &Several, server: &Process, text: &str) -> Vec<String> {
     assert!(told.iter().any(|message| message.starts_with("RELOADING=1\nMONOTONIC_USEC=")), "{told:?}");
     told
 }
+
+/// Looks until an array's status is as it should be.
+#[track_caller]
+fn until(several: &Several, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = several.status(name);
+        if is_so(&now) {
+            return now;
+        }
+        assert!(Instant::now() < deadline, "{now:#}");
+    }
+}
+
+/// Keys with which an array that is stopped waits for its clients to leave, for some time.
+const WAITS: &str = "drain = 'eshutdown'\nstop-deadline = '3s'\n";
 
 /// Writes and reads on one connection until told to end; returns how often.
 fn busy(mut client: Client, ends: &AtomicBool) -> u32 {
@@ -83,21 +107,21 @@ fn what_can_be_set_is_set_under_open_clients() {
     for (name, client) in ["one", "two"].iter().zip(&mut clients) {
         client.write(0, &[1; 512]);
         // The requests are answered in their order, after the array's own.
-        let deadline = std::time::Instant::now() + super::PATIENCE;
-        loop {
-            let said = several.status(name);
+        let _ = until(&several, name, |said| {
             let limits = &said["limits"];
-            if limits["scrub_bytes_per_second"] == 3 << 20
+            limits["scrub_bytes_per_second"] == 3 << 20
                 && limits["client_operations_per_second"] == 100_000
                 && said["cache_mode"] == "writethrough"
-            {
-                break;
-            }
-            assert!(std::time::Instant::now() < deadline, "{said:#}");
-        }
+        });
     }
+    // And back, to what it is without.
     let _ = reload(&several, &server, &several.all(""));
-    clients.iter_mut().for_each(|client| client.write(0, &[1; 512]));
+    for (name, client) in ["one", "two"].iter().zip(&mut clients) {
+        client.write(0, &[1; 512]);
+        let said = until(&several, name, |said| said["cache_mode"] == "writeback");
+        let limits = &said["limits"];
+        assert!(limits["scrub_bytes_per_second"].is_null() && limits["client_operations_per_second"].is_null());
+    }
     let _ = stop(server).success();
 }
 
@@ -198,6 +222,11 @@ fn certificates_are_read_again_although_the_file_is_the_same() {
     certified.issue_by_another("server", "stranger");
     let _ = asked("anonymous").success();
     let _ = asked("stranger").code_is(1);
+    // Nor does a file that is wrong change that.
+    let told = reload(&several, &server, &("metrics = '0'\n".to_owned() + &text)).join("\n");
+    assert!(told.contains("metrics of the server itself has changed"), "{told}");
+    let _ = asked("anonymous").success();
+    let _ = asked("stranger").code_is(1);
     let told = reload(&several, &server, &text).join("\n");
     assert!(!told.contains("nothing has changed"), "{told}");
     let _ = asked("stranger").success();
@@ -226,6 +255,13 @@ fn members_that_the_array_has_already_are_no_change() {
         client.write(0, &[8; 512]);
         assert_eq!(several.status("one")["clients"], 1, "{text}");
     }
+    // From there on other settings are all that changes.
+    let limited = one.replace("wait-for-members", "scrub-limit = '3M'\nwait-for-members");
+    for (text, limit) in [(&limited, Value::from(3 << 20)), (&one, Value::Null)] {
+        let _ = reload(&several, &server, text);
+        let now = until(&several, "one", |said| said["limits"]["scrub_bytes_per_second"] == limit);
+        assert_eq!(now["clients"], 1, "{text}");
+    }
     // Others mean that the array is opened with them.
     let _ = reload(&several, &server, &one.replace(new.to_str().unwrap(), &old));
     assert!(client.submit(uraid_tests::nbd::Command::Flush, 0, 0, &[]).and_then(|_| client.reply()).is_err());
@@ -234,4 +270,146 @@ fn members_that_the_array_has_already_are_no_change() {
     assert_eq!(client.read(0, 512), [8; 512]);
     let said = stop(server);
     assert_eq!(said.stderr.matches("the array one is opened anew").count(), 1, "{}", said.stderr);
+}
+
+/// An array that is on its way to other settings goes back to its own if the file does meanwhile.
+#[test]
+fn what_was_wanted_in_between_is_forgotten() {
+    let several = Several::new(&["one"]);
+    let shared = several.shared() + WAITS;
+    let first = shared.clone() + &several.table("one", "");
+    let server = several.start(&first);
+    let _stays = several.client("one");
+    several.write(&(shared + &several.table("one", "connection-threads = 2")));
+    server.signal(Signal::HUP);
+    let _ = until(&several, "one", |said| !said["stopping"].is_null());
+    let _ = reload(&several, &server, &first);
+    assert_eq!(several.status("one")["connection_threads"], 0);
+    several.client("one").write(0, &[1; 512]);
+    let said = stop(server).success().stderr;
+    assert_eq!(said.matches("is opened anew").count(), 1, "{said}");
+}
+
+/// An array that still waits for members is opened with what the file says by then.
+#[test]
+fn what_is_set_while_an_array_waits_holds_when_it_is_served() {
+    let several = Several::new(&["there", "late"]);
+    let there = several.shared() + "wait-for-members = '10m'\n" + &several.table("there", "");
+    let server = several.start(&there);
+    several.array("late").remove(&[0]);
+    for more in ["", "scrub-limit = '3M'"] {
+        several.write(&(there.clone() + &several.table("late", more)));
+        server.signal(Signal::HUP);
+        let _ = several.until_one(|message| message.starts_with("STATUS=") && message.contains("there yet: waiting"));
+    }
+    several.array("late").restore(&[0]);
+    let _ = several.until("READY=1");
+    assert_eq!(several.status("late")["limits"]["scrub_bytes_per_second"], 3 << 20);
+    let _ = stop(server).success();
+}
+
+/// Who is told of the arrays hears no more of those that are gone.
+#[test]
+fn nothing_is_said_of_arrays_that_the_file_does_not_have() {
+    let several = Several::new(&["kept", "gone", "bad", "new"]);
+    several.array("bad").remove(&[0]);
+    let start = several.shared() + "wait-for-members = '1s'\n" + &several.table("kept", "");
+    let server = several.start(&(start.clone() + &several.table("gone", "") + &several.table("bad", "")));
+    let _ = reload(&several, &server, &start);
+    let _ = reload(&several, &server, &(start.clone() + &several.table("new", "")));
+    let _ = several.uraid(&["fail", "--socket", "new.ctl", "1"]).success();
+    let told = several.until_one(|message| message.starts_with("STATUS=") && message.contains("without member 1"));
+    let last = told.last().unwrap();
+    assert!(!last.contains("gone is") && !last.contains("bad is"), "{last}");
+    let _ = stop(server).success();
+}
+
+/// A stop is a stop: no array begins any more.
+#[test]
+fn a_server_that_is_being_stopped_reads_nothing_again() {
+    let several = Several::new(&["one", "new"]);
+    let one = several.shared() + WAITS + &several.table("one", "");
+    let server = several.start(&one);
+    let _stays = several.client("one");
+    server.signal(Signal::TERM);
+    let _ = until(&several, "one", |said| !said["stopping"].is_null());
+    several.write(&(one + &several.table("new", "")));
+    server.signal(Signal::HUP);
+    let said = server.finish(PATIENCE).success().text();
+    assert!(said.contains("one: nbd") && !said.contains("new: nbd"), "{said}");
+}
+
+/// A second signal ends a server that waits for administrators' programs alone.
+#[test]
+fn a_second_signal_waits_for_no_program() {
+    let several = Several::new(&["one", "two"]);
+    let (hook, begun) = (several.path("hook"), several.path("begun"));
+    let script =
+        format!("#!/bin/sh\n[ \"$1\" = stopped ] || exit 0\nread line <{}\nexec sleep 1000\n", begun.display());
+    std::fs::write(&hook, script).unwrap();
+    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, &begun, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let server = several.start(&several.all(&format!("on-event = {hook:?}\n")));
+    server.signal(Signal::TERM);
+    // The program of each array opens this to read, and goes on then.
+    for _ in 0..2 {
+        writeln!(File::options().write(true).open(&begun).unwrap()).unwrap();
+    }
+    server.signal(Signal::TERM);
+    let said = server.finish(PATIENCE).success().stderr;
+    assert!(said.contains("not waited for any longer"), "{said}");
+}
+
+/// Nor is a log device that `uraid replace` has brought.
+#[test]
+fn log_devices_that_the_array_has_already_are_no_change() {
+    let several = Several::new(&["one"]);
+    let array = several.array("one");
+    let logs = ["l0", "l1", "l2"].map(|name| array.path(name).display().to_string());
+    let members: Vec<&str> = array.members().iter().map(|member| member.to_str().unwrap()).collect();
+    let options = ["configure", "--log-device", &logs[0], "--log-device", &logs[1]];
+    let _ = several.uraid(&[&options, &members[..]].concat()).success();
+    let all = [&members[..], &[&logs[0], &logs[1]]].concat();
+    let server = several.start(&format!("{}[array.one]\nmembers = {all:?}\n", several.shared()));
+    let mut client = several.client("one");
+    let _ = several.uraid(&["replace", "--socket", "one.ctl", "--persist", &logs[1], &logs[2]]).success();
+    let text = std::fs::read_to_string(several.path("arrays.toml")).unwrap();
+    assert!(text.contains(&logs[2]), "{text}");
+    let _ = reload(&several, &server, &text);
+    client.write(0, &[8; 512]);
+    assert_eq!(several.status("one")["clients"], 1);
+    let said = stop(server).success().stderr;
+    assert!(!said.contains("opened anew"), "{said}");
+}
+
+/// Two blocks of a row are rotten, and a client has written one of them: the array can't be closed cleanly. Somebody is
+/// to look at that before it is opened anew.
+#[test]
+fn an_array_that_was_not_closed_cleanly_waits_for_the_next_time() {
+    let several = Several::new(&["good"]);
+    let array = Array::planned(&shape::raid5_of_3());
+    let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32"]).success();
+    let server = Server::start(&array);
+    server.connect().write(0, &[5; 128 << 10]);
+    let _ = server.stop();
+    let said = array.examine();
+    for slot in [0, 1] {
+        let file = File::options().write(true).open(&array.members()[slot]).unwrap();
+        file.write_all_at(&[7; 4096], said["members"][slot]["data_offset"].as_u64().unwrap()).unwrap();
+    }
+    let text = |more: &str| several.all("") + &format!("[array.rotten]\nmembers = {:?}\n{more}", array.members());
+    let server = several.start(&text(""));
+    let mut client = several.client("rotten");
+    client.write(0, &[9; 4096]);
+    client.flush();
+    let _ = until(&several, "rotten", |said| said["health"]["state"] == "failing");
+    let changed = text("connection-threads = 1");
+    let told = reload(&several, &server, &changed).join("\n");
+    assert!(told.contains("rotten is not served: ") && told.contains("Nothing is lost"), "{told}");
+    assert_eq!(several.listed(), ["good"]);
+    let _ = reload(&several, &server, &changed);
+    let mut client = several.client("rotten");
+    assert_eq!(client.read(0, 4096), [9; 4096]);
+    client.write(0, &[8; 128 << 10]);
+    let _ = stop(server).success();
 }
