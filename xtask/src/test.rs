@@ -71,7 +71,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         let mut command = command(binary);
         if std::env::var_os("RUST_TEST_THREADS").is_none() {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            command.env("RUST_TEST_THREADS", (2 * cores).to_string());
+            command.env("RUST_TEST_THREADS", (3 * cores).to_string());
         }
         binary.run_logged(&mut command, &log)
     };
