@@ -434,8 +434,8 @@ impl<D: LiveDisk> Reactor<D> {
         engine.disk().members().iter().flatten().flat_map(leave).flatten().collect()
     }
 
-    /// Releases the members, so that others may use them. The array is not used afterwards: that it has no members then
-    /// is nobody's failure.
+    /// Releases the members, so that others may use them; `is_closed` says whether the array was stopped cleanly. It is
+    /// not used afterwards: that it has no members then is nobody's failure.
     pub(crate) fn release(&self, is_closed: bool) {
         self.is_released.set(true);
         if is_closed {

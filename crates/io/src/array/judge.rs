@@ -480,6 +480,8 @@ pub(super) mod tests {
         assert!(matches!(judge(&all([in_one, in_one, in_other, in_other])), Err(Refusal::Diverged { .. })));
     }
 
+    /// Members 1 and 3 begin a round without the others, which the power cuts off: member 3 does not have it. Then it
+    /// goes on with 0 and 2.
     #[test]
     fn a_round_that_never_ended_does_not_count() {
         let all = mirror([&[1], &[0, 2], &[1], &[1]]);

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::judge::{Candidate, SetAside, Verdict};
 use crate::format::Epoch;
-use crate::format::owner::{Durable, Found, OWNER_AT, OWNER_BYTES, Owner, Testimony, is_one};
+use crate::format::owner::{Durable, Found, OWNER_AT, OWNER_BYTES, Owner, Testimony};
 use crate::member::Member;
 
 /// What a member says of who had it, and of exports.
@@ -14,8 +14,8 @@ use crate::member::Member;
 pub struct Mark {
     /// It is an export that somebody used and had not let go of.
     pub is_used: bool,
-    /// Who had it while its superblock had this epoch, and how far their marks had counted; none if nobody knows.
-    pub runs: Option<Vec<(Uuid, u64)>>,
+    /// Who had it while its superblock had this epoch, and how far their marks had counted.
+    pub runs: Vec<(Uuid, u64)>,
     /// What is known of exports.
     pub testimony: Testimony,
 }
@@ -34,13 +34,9 @@ impl Mark {
     }
 
     fn read(found: &[u8], epoch: Epoch, is_export: bool) -> Self {
-        let Some(owner) = Owner::decode(found) else {
-            let is_torn = is_export && is_one(found);
-            return Self { is_used: is_torn, runs: (!is_torn).then(Vec::new), testimony: Testimony::default() };
-        };
-        let Found { is_used, runs, .. } = owner.as_found(epoch);
-        let testimony = Some(owner.testimony).filter(|says| says.epoch == epoch).unwrap_or_default();
-        Self { is_used: is_export && is_used, runs: Some(runs), testimony }
+        let Found { is_used, runs, .. } = Found::of(found, epoch);
+        let testimony = Owner::decode(found).map(|owner| owner.testimony).filter(|says| says.epoch == epoch);
+        Self { is_used: is_export && is_used, runs, testimony: testimony.unwrap_or_default() }
     }
 }
 
@@ -69,11 +65,12 @@ pub(super) fn set_aside(verdict: &mut Verdict, candidates: &[Candidate], marks: 
 fn knows_of_more((one, says): (&Candidate, &Mark), (other, has): (&Candidate, &Mark)) -> bool {
     let (one, other) = (&one.superblock, &other.superblock);
     let was_stopped = other.is_clean && !has.is_used && other.epoch == one.epoch;
-    let Some(runs) = has.runs.as_ref().filter(|_| says.testimony.epoch == one.epoch && !was_stopped) else {
+    if says.testimony.epoch != one.epoch || was_stopped {
         return false;
-    };
-    let is_there = |known: &&Durable| runs.iter().any(|(run, beat)| *run == known.run && *beat >= known.beat);
-    says.testimony.durable.iter().filter(|known| known.member == other.member).any(|known| !is_there(&known))
+    }
+    let is_there =
+        |known: &Durable| has.runs.iter().any(|(run, beat)| run.is_nil() || *run == known.run && *beat >= known.beat);
+    says.testimony.durable.iter().any(|known| known.member == other.member && !is_there(known))
 }
 
 #[cfg(test)]
@@ -160,7 +157,9 @@ mod tests {
         }
         let mut torn = this_process().encode();
         torn[100] ^= 1;
-        assert!(!is_older(0, Mark::read(&torn, Epoch(4), true), known), "nobody knows");
+        let nobody_knows = Mark::read(&torn, Epoch(4), true);
+        let claimed = mark(RUN + 1, 2, Some(Found::of(&torn, Epoch(4))), None);
+        assert!(!is_older(0, nobody_knows, known) && !is_older(0, claimed, known));
         for says_nothing in [None, Some((3, RUN, 40)), Some((5, RUN, 40))] {
             assert!(!is_older(0, mark(RUN, 39, None, None), says_nothing), "what is said is of another epoch");
         }

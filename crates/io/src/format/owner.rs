@@ -96,8 +96,19 @@ pub struct Found {
     pub epoch: Epoch,
     /// Somebody had used it and not let go of it.
     pub is_used: bool,
-    /// Who had it in this epoch, and how far their marks had counted: the last 32.
+    /// Who had it in this epoch, and how far their marks had counted: the last 32. A nil one may be anybody.
     pub runs: Vec<(Uuid, u64)>,
+}
+
+impl Found {
+    /// What these bytes say, where the mark is on a member whose superblock has this epoch.
+    #[must_use]
+    pub fn of(bytes: &[u8], epoch: Epoch) -> Self {
+        let is_torn = is_one(bytes);
+        let runs = || is_torn.then_some((Uuid::nil(), 0)).into_iter().collect();
+        Owner::decode(bytes)
+            .map_or_else(|| Self { epoch, is_used: is_torn, runs: runs() }, |owner| owner.as_found(epoch))
+    }
 }
 
 impl Owner {
@@ -142,16 +153,14 @@ impl Owner {
 
     /// Who had the export, and how far their marks had counted, this one last; of what was found only what is of this
     /// epoch, if there is one.
-    #[must_use]
-    pub fn runs(&self, epoch: Option<Epoch>) -> Vec<(Uuid, u64)> {
+    pub(crate) fn runs(&self, epoch: Option<Epoch>) -> Vec<(Uuid, u64)> {
         let found = self.found.iter().filter(|found| epoch.is_none_or(|epoch| found.epoch == epoch));
         let own = (!self.run.is_nil()).then_some((self.run, self.beat));
         found.flat_map(|found| found.runs.iter().copied()).chain(own).collect()
     }
 
     /// What is found when there is this mark, on a member with a superblock of this epoch.
-    #[must_use]
-    pub fn as_found(&self, epoch: Epoch) -> Found {
+    pub(crate) fn as_found(&self, epoch: Epoch) -> Found {
         let before = self.found.as_ref().filter(|found| found.epoch == epoch);
         Found { epoch, is_used: before.map_or(!self.run.is_nil(), |found| found.is_used), runs: self.runs(Some(epoch)) }
     }

@@ -23,7 +23,7 @@ use super::lock::Access;
 use super::owner::{self, LEASE, Vacancy, this_process};
 use crate::disk::Claim;
 use crate::format::Epoch;
-use crate::format::owner::{Found, OWNER_AT, OWNER_BYTES, Owner, Testimony, is_one};
+use crate::format::owner::{Found, OWNER_AT, OWNER_BYTES, Owner, Testimony};
 use crate::format::superblock::SECTOR_SIZES;
 
 /// How long connecting and each blocking call may take.
@@ -211,11 +211,8 @@ impl Export {
     /// Notes that the member's superblock had this epoch when it was opened: what else was found goes on counting as
     /// long as it has.
     pub(super) fn note_epoch(&self, epoch: Epoch) {
-        let owner = Owner::decode(&self.found);
-        let torn = || Found { epoch, is_used: is_one(&self.found), runs: Vec::new() };
-        let found = owner.as_ref().map_or_else(torn, |owner| owner.as_found(epoch));
-        *self.before.lock().expect("nobody panics with it") = Some(found);
-        if let Some(owner) = owner.filter(|owner| owner.testimony.epoch == epoch) {
+        *self.before.lock().expect("nobody panics with it") = Some(Found::of(&self.found, epoch));
+        if let Some(owner) = Owner::decode(&self.found).filter(|owner| owner.testimony.epoch == epoch) {
             self.testify(&owner.testimony);
         }
     }
