@@ -178,14 +178,14 @@ fn a_member_that_fails_leaves_no_array_that_seems_whole() {
             disk.fail(Fault { member, name, after, count: 1, errno: Errno::IO });
             if format(&mut disk, new(&shape, Allocation::Full), Content::Unknown, |_, _| ()).is_ok() {
                 // Of what members held, of its superblocks, the log, the map, and its superblocks again.
-                let expected = [(OpName::Write, 12), (OpName::Zero, 1), (OpName::Flush, 5)];
+                let expected = [(OpName::Write, 13), (OpName::Zero, 1), (OpName::Flush, 5)];
                 assert!(expected.contains(&(name, after)), "the {name} that is number {after} is none");
                 break;
             }
             let others = [0, 2].map(|slot| disk.member(MemberIndex(slot)).expect("present").to_vec());
             let mut states = others.iter().filter_map(|bytes| load(bytes).ok().filter(|_| is_new(&shape, bytes)));
             // The round that ends it is begun when all else is durable.
-            let is_last = name == OpName::Flush && after == 4 || name == OpName::Write && after >= 10;
+            let is_last = name == OpName::Flush && after == 4 || name == OpName::Write && after >= 11;
             assert!(states.all(|own| own.initialising.is_some() != is_last), "{name} {after}");
         }
     }

@@ -148,17 +148,21 @@ impl<D: LiveDisk> Returns<D> {
     /// When one of them does not.
     pub(super) async fn hear_from_others(&self, than: MemberIndex) -> Result<()> {
         let began = Instant::now();
+        let survives = |without: MemberSet| {
+            without.is_empty() || self.reactor.condition().survives(&self.description.shapes(), without.with(than))
+        };
         loop {
             let unheard = self.not_heard_since(began).without(than);
-            let lost = unheard.with(than);
-            if unheard.is_empty() || self.reactor.condition().survives(&self.description.shapes(), lost) {
+            if survives(unheard) {
                 return Ok(());
             }
+            let broken = self.broken().without(than);
+            let is_lost = !survives(broken);
             ensure!(
-                began.elapsed() < HEARD_WITHIN && self.broken().without(than).is_empty(),
+                !is_lost && began.elapsed() < HEARD_WITHIN,
                 "the server of {} does not answer, and the array can't do without that and the other at once: try \
                  again when it is back, or was given up",
-                self.description.named(unheard)
+                self.description.named(if is_lost { broken } else { unheard })
             );
             sleep(HEARD_EVERY).await;
         }
