@@ -1,7 +1,8 @@
 //! An array in a temporary directory: created by the real binary, its member files read by this harness alone.
 
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -162,6 +163,20 @@ impl Array {
     #[track_caller]
     pub fn examine(&self) -> Value {
         binary::examine(&self.members)
+    }
+
+    /// Has the first row rot: a block of what two members hold there is another one.
+    ///
+    /// # Panics
+    /// When the members can't be written.
+    #[track_caller]
+    pub fn rot_first_row(&self) {
+        let examined = self.examine();
+        for slot in [0, 1] {
+            let start = examined["members"][slot]["data_offset"].as_u64().expect("a member has data");
+            let file = OpenOptions::new().write(true).open(&self.members[slot]).expect("a member's file");
+            file.write_all_at(&[7; 4096], start).expect("the file can be written");
+        }
     }
 
     /// The facts of each member, in slot order.

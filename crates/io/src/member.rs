@@ -33,8 +33,7 @@ use uraid_layout::Bytes;
 use uraid_nbd::client::Uri;
 
 use crate::buf::Buf;
-use crate::format::Epoch;
-use crate::format::owner::{OWNER_AT, Owner, Testimony};
+use crate::format::owner::{Found, OWNER_AT, Owner, Testimony};
 use crate::format::superblock::{Allocation, SECTOR_SIZES};
 use crate::signature::{self, Signature};
 
@@ -221,13 +220,13 @@ impl Member {
         self.export().map(Export::found)
     }
 
-    /// Notes that its superblock had this epoch when it was opened, and what it said then of the array's exports.
-    pub(crate) fn note_found(&self, epoch: Epoch, testimony: Testimony) {
+    /// Notes what its mark said when it was opened: of who had it, and of the array's exports.
+    pub(crate) fn note_found(&self, found: &Found, testimony: &Testimony) {
         if let Some(export) = self.export() {
-            export.note_epoch(epoch);
+            export.note_found(found, testimony);
         }
         // It is found once.
-        let _ = self.testimony.set(testimony);
+        let _ = self.testimony.set(testimony.clone());
     }
 
     /// What it said of the array's exports when it was opened.

@@ -21,11 +21,15 @@ struct Copied {
 
 impl Copied {
     fn new(settling: &str) -> Self {
-        Self::beside(settling, Exports::start(&shape::raid1_of_2(), Kind::Nbdkit))
+        Self::beside(settling, false)
     }
 
     /// Beside a member that is an export, or one that is a file.
-    fn beside(settling: &str, exports: Exports) -> Self {
+    fn beside(settling: &str, is_beside_file: bool) -> Self {
+        let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
+        if is_beside_file {
+            exports.uris[0] = exports.array.members()[0].clone();
+        }
         exports.create();
         let server = exports.serve_returning(settling, &["--cache", "none"]);
         let mut random = Random::new(101);
@@ -112,11 +116,7 @@ fn an_array_does_not_start_with_an_older_copy_of_a_member() {
 #[test]
 fn an_array_whose_server_was_killed_does_not_start_with_an_older_copy_of_a_member() {
     for is_beside_file in [false, true] {
-        let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
-        if is_beside_file {
-            exports.uris[0] = exports.array.members()[0].clone();
-        }
-        let mut copied = Copied::beside("off", exports);
+        let mut copied = Copied::beside("off", is_beside_file);
         let other = copied.exports.array.members()[0].clone();
         let export = usize::from(!is_beside_file);
         wait_until("the other one knows of more", || durable_beat(&other, export) > copied.older_beat);
@@ -140,11 +140,7 @@ fn an_array_whose_server_was_killed_does_not_start_with_an_older_copy_of_a_membe
 #[test]
 fn an_array_whose_server_was_killed_starts_with_members_that_were_used_with_it() {
     for is_beside_file in [false, true] {
-        let mut exports = Exports::start(&shape::raid1_of_2(), Kind::Nbdkit);
-        if is_beside_file {
-            exports.uris[0] = exports.array.members()[0].clone();
-        }
-        let mut copied = Copied::beside("off", exports);
+        let mut copied = Copied::beside("off", is_beside_file);
         // Killed again and again, also as soon as it has started.
         for _ in 0..3 {
             copied.server.kill();

@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::judge::{Candidate, SetAside, Verdict};
 use crate::format::Epoch;
-use crate::format::owner::{Durable, Found, OWNER_AT, OWNER_BYTES, Owner, Testimony};
+use crate::format::owner::{Durable, Found, OWNER_AT, OWNER_BYTES, Testimony};
 use crate::member::Member;
 
 /// What a member says of who had it, and of exports.
@@ -28,15 +28,13 @@ impl Mark {
             // It bears no witness if it can't be read here.
             None => member.peek(OWNER_AT, Bytes(OWNER_BYTES as u64)).unwrap_or_default(),
         };
-        let mark = Self::read(&found, epoch, member.is_export());
-        member.note_found(epoch, mark.testimony.clone());
-        mark
+        let (found, testimony) = Found::of(&found, epoch);
+        member.note_found(&found, &testimony);
+        Self::new(found, testimony, member.is_export())
     }
 
-    fn read(found: &[u8], epoch: Epoch, is_export: bool) -> Self {
-        let Found { is_used, runs, .. } = Found::of(found, epoch);
-        let testimony = Owner::decode(found).map(|owner| owner.testimony).filter(|says| says.epoch == epoch);
-        Self { is_used: is_export && is_used, runs, testimony: testimony.unwrap_or_default() }
+    fn new(Found { is_used, runs, .. }: Found, testimony: Testimony, is_export: bool) -> Self {
+        Self { is_used: is_export && is_used, runs, testimony }
     }
 }
 
@@ -80,8 +78,7 @@ mod tests {
     use super::*;
     use crate::array::judge;
     use crate::array::judge::tests::mirror;
-    use crate::format::Epoch;
-    use crate::format::owner::Testimony;
+    use crate::format::owner::Owner;
     use crate::format::superblock::Revision;
     use crate::member::this_process;
 
@@ -114,13 +111,19 @@ mod tests {
         assert!(aside([used; 4]).is_empty(), "when it used them");
     }
 
+    /// What these bytes say on an export in epoch 4.
+    fn read(bytes: &[u8]) -> Mark {
+        let (found, testimony) = Found::of(bytes, Epoch(4));
+        Mark::new(found, testimony, true)
+    }
+
     /// What the mark of a run says, which has counted so far, found this, and knows that of the second member.
     fn mark(run: u128, beat: u64, found: Option<Found>, known: Option<(u64, u128, u64)>) -> Mark {
         let durable = |run, beat| Durable { member: Uuid::from_u128(2), run: Uuid::from_u128(run), beat };
         let says = |(epoch, run, beat)| Testimony { epoch: Epoch(epoch), durable: vec![durable(run, beat)] };
         let testimony = known.map(says).unwrap_or_default();
         let owner = Owner { run: Uuid::from_u128(run), beat, testimony, found, ..this_process().clone() };
-        Mark::read(&owner.encode(), Epoch(4), true)
+        read(&owner.encode())
     }
 
     fn found(epoch: u64, is_used: bool, runs: &[(u128, u64)]) -> Option<Found> {
@@ -138,7 +141,7 @@ mod tests {
             all[1].superblock.epoch.0 -= behind;
             all.iter_mut().for_each(|candidate| candidate.superblock.is_clean = false);
             // One knows, another one is a file that knows nothing, and the last knows only of a former epoch.
-            let file = Mark::read(&[], Epoch(4), false);
+            let file = Mark::default();
             let aside = aside(&all, &[mark(RUN, 50, None, known), has, file, mark(RUN, 51, None, Some((3, RUN, 99)))]);
             assert!(aside.is_empty() || aside == [1]);
             !aside.is_empty()
@@ -148,7 +151,7 @@ mod tests {
             assert!(!is_older(behind, mark(RUN, 40, None, None), known), "it has what was durable");
             assert!(is_older(behind, mark(RUN, 39, None, None), known));
             assert!(is_older(behind, mark(RUN - 1, 90, None, None), known), "it is of another run");
-            assert!(is_older(behind, Mark::read(&[], Epoch(4), true), known), "it is of the time between two runs");
+            assert!(is_older(behind, read(&[]), known), "it is of the time between two runs");
             let claimed = |beat| mark(RUN + 2, 1, found(4, true, &[(RUN, beat), (RUN + 1, 7)]), None);
             assert!(!is_older(behind, claimed(40), known), "others have claimed it since");
             assert!(is_older(behind, claimed(39), known));
@@ -157,8 +160,8 @@ mod tests {
         }
         let mut torn = this_process().encode();
         torn[100] ^= 1;
-        let nobody_knows = Mark::read(&torn, Epoch(4), true);
-        let claimed = mark(RUN + 1, 2, Some(Found::of(&torn, Epoch(4))), None);
+        let nobody_knows = read(&torn);
+        let claimed = mark(RUN + 1, 2, Some(Found::of(&torn, Epoch(4)).0), None);
         assert!(!is_older(0, nobody_knows, known) && !is_older(0, claimed, known));
         for says_nothing in [None, Some((3, RUN, 40)), Some((5, RUN, 40))] {
             assert!(!is_older(0, mark(RUN, 39, None, None), says_nothing), "what is said is of another epoch");

@@ -101,13 +101,17 @@ pub struct Found {
 }
 
 impl Found {
-    /// What these bytes say, where the mark is on a member whose superblock has this epoch.
+    /// What these bytes say, where the mark is on a member whose superblock has this epoch; and what they testify to in
+    /// it.
     #[must_use]
-    pub fn of(bytes: &[u8], epoch: Epoch) -> Self {
-        let is_torn = is_one(bytes);
-        let runs = || is_torn.then_some((Uuid::nil(), 0)).into_iter().collect();
-        Owner::decode(bytes)
-            .map_or_else(|| Self { epoch, is_used: is_torn, runs: runs() }, |owner| owner.as_found(epoch))
+    pub fn of(bytes: &[u8], epoch: Epoch) -> (Self, Testimony) {
+        let Some(owner) = Owner::decode(bytes) else {
+            let is_torn = is_one(bytes);
+            let runs = is_torn.then_some((Uuid::nil(), 0)).into_iter().collect();
+            return (Self { epoch, is_used: is_torn, runs }, Testimony::default());
+        };
+        let found = owner.as_found(epoch);
+        (found, Some(owner.testimony).filter(|says| says.epoch == epoch).unwrap_or_default())
     }
 }
 

@@ -22,7 +22,6 @@ use super::error::MemberError;
 use super::lock::Access;
 use super::owner::{self, LEASE, Vacancy, this_process};
 use crate::disk::Claim;
-use crate::format::Epoch;
 use crate::format::owner::{Found, OWNER_AT, OWNER_BYTES, Owner, Testimony};
 use crate::format::superblock::SECTOR_SIZES;
 
@@ -208,13 +207,11 @@ impl Export {
         &self.found
     }
 
-    /// Notes that the member's superblock had this epoch when it was opened: what else was found goes on counting as
-    /// long as it has.
-    pub(super) fn note_epoch(&self, epoch: Epoch) {
-        *self.before.lock().expect("nobody panics with it") = Some(Found::of(&self.found, epoch));
-        if let Some(owner) = Owner::decode(&self.found).filter(|owner| owner.testimony.epoch == epoch) {
-            self.testify(&owner.testimony);
-        }
+    /// Notes what its mark said when it was opened. This process's says that, too, as long as the member's superblock
+    /// has the same epoch.
+    pub(super) fn note_found(&self, found: &Found, testimony: &Testimony) {
+        *self.before.lock().expect("nobody panics with it") = Some(found.clone());
+        self.testify(testimony);
     }
 
     /// This process's mark, when it has counted so far.
